@@ -162,13 +162,7 @@ async def drain(engine: Engine, server: Server, stop: asyncio.Event) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `attenuator serve`.
-
-    Args:
-        arguments: what follows `serve`.
-
-    Returns:
-        0 after a signal and a drained queue.
+    """Runs `attenuator serve`; gives 0 after a signal and a drained queue.
 
     Raises:
         AttenuatorError: a bundle cannot be served, or the address is taken.

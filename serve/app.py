@@ -71,7 +71,7 @@ def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = N
     if traces is not None:
         traces.listen(listeners)
     if settings.shadow_share:
-        serving, exact_s = engine.catalog.serving, engine.predictor.exact_s
+        serving, exact_s = engine.catalog.serving, engine.admission.exact_s
         shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, exact_s)
         shadow.listen(listeners)
     Gauges(metrics, partial(held, engine, shadow))
@@ -103,17 +103,7 @@ def held(engine: Engine, shadow: Shadow | None) -> dict[str, Values]:
 
 
 def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, observers: Observers | None = None) -> ASGIApp:
-    """Makes the application over an engine.
-
-    Args:
-        engine: started or about to be.
-        settings: of the service.
-        keys: its API keys.
-        observers: of the engine; by default made here.
-
-    Returns:
-        The ASGI application: FastAPI inside the layers that every request passes.
-    """
+    """Makes the ASGI application over an engine: FastAPI inside the layers that every request passes."""
     metrics = (observers or observe(engine, settings)).metrics
     routes = Routes(engine, settings, keys, metrics.exposition)
     app: ASGIApp = ClassifyDirectly(create_api(routes, engine), routes)

@@ -24,7 +24,7 @@ from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
 from attenuator.serve.observe.events import Listeners
-from attenuator.serve.scheduling.admission import Admission, Predictor
+from attenuator.serve.scheduling.admission import Admission
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, demand_of
@@ -47,7 +47,7 @@ class Engine:
         listeners: who is told of what happens here.
         latencies: how long each model's rows take, also of models that are replaced and still answer requests.
         brownout: how far load lowers knobs.
-        predictor: what rows take, and when requests would be done.
+        admission: what rows take, when requests would be done, and which find no room.
         idle: set while no request is in progress.
     """
 
@@ -67,8 +67,7 @@ class Engine:
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
         self.listeners.batch_failed.append(lambda model, lane: self.catalog.reopen(model))
         self._lanes = Lanes(self._queue, self._learned, wait, self.listeners)
-        self.predictor = Predictor(self._queue, self._lanes, self._learned)
-        self._admission = Admission(self._queue, self.predictor)
+        self.admission = Admission(self._queue, self._lanes, self._learned)
 
     def _served(self, model: Model, speed: Speed) -> None:
         """New requests get a model from now on."""
@@ -84,9 +83,6 @@ class Engine:
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles, runs each once, and opens for requests.
 
-        Args:
-            folders: the bundles.
-
         Raises:
             BundleError: a bundle is damaged, or two have the same name.
             OperatorLibraryMissing: the operators are not built, or not for the device.
@@ -101,11 +97,7 @@ class Engine:
             self.state = "ready"
 
     def model(self, name: str | None, places: str = "") -> Model:
-        """The model that a request names, or the only one served if it names none.
-
-        Args:
-            name: of the model.
-            places: where the request may name it, for the sentence on one that does not.
+        """The model that a request names, or the only one served if it names none; it may do so in `places`.
 
         Raises:
             NotReady: no model is loaded.
@@ -149,11 +141,7 @@ class Engine:
             raise self._not_ready()
 
     def check_healthy(self) -> None:
-        """Refuses while requests are not answered as they should be.
-
-        Raises:
-            NotReady: says why.
-        """
+        """Refuses with NotReady, which says why, while requests are not answered as they should be."""
         if reason := self.fault():
             raise NotReady(reason)
 
@@ -170,7 +158,7 @@ class Engine:
         """
         self.check_running()
         if reason := self._queue.too_many(key):
-            raise self._admission.overloaded(reason, "light")
+            raise self.admission.overloaded(reason, "light")
         if self._queue.vacant():
             return
         estimates = [self.catalog.estimates[model] for model in self.models.values()]
@@ -179,15 +167,11 @@ class Engine:
             least = int(least * LEAST_SHARE)
         full = [lane for lane in LANES if self._queue.full({lane: least}, key)]
         if "light" in full and ("heavy" in full or not self._may_be_heavy(body_bytes)):
-            self._admission.check_tokens({"light": least}, key)
+            self.admission.check_tokens({"light": least}, key)
 
     @contextlib.asynccontextmanager
     async def admitted(self, body_bytes: int = 0, key: str = "") -> AsyncIterator[None]:
         """Counts a request as in progress; entered once its body has arrived.
-
-        Args:
-            body_bytes: size of the body.
-            key: as `check_open`.
 
         Raises:
             NotReady: starting, draining or stopped.
@@ -215,15 +199,10 @@ class Engine:
         floors: Floors = NO_FLOORS,
         flow: Flow = ANYONE,
     ) -> list[Encoded]:
-        """Tokenizes inputs, long ones off the event loop.
+        """Tokenizes inputs, long ones off the event loop, and cuts texts that are too long or refuses them.
 
-        Args:
-            model: the model.
-            items: the inputs.
-            knobs: a value for every knob of the model; with the inputs' size they predict the cost.
-            truncate: cuts texts that are too long instead of refusing them.
-            floors: how far the knobs may fall; it is refused only if it finds no room even so.
-            flow: whose they are.
+        The knobs and the inputs' size predict the cost. Knobs may fall to the floors: a request is refused only if it
+        finds no room even so.
 
         Raises:
             InvalidRequest: names the input.
@@ -237,27 +216,20 @@ class Engine:
             # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
             tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
             least = knobs_at(model, knobs, floors, 1.0, tokens)
-            demand = self.predictor.demand(model, tokens, least, lowered_share(model, tokens, least, knobs))
-            self._admission.check_tokens(demand, flow.key)
+            demand = self.admission.demand(model, tokens, least, lowered_share(model, tokens, least, knobs))
+            self.admission.check_tokens(demand, flow.key)
             with self._queue.reserved(demand, flow.key):
                 encoded = await self._tokenizer.encode(model, items, truncate)
         estimate.learn(items, encoded)
         return encoded
 
     def level(self, model: Model, tokens: Sequence[int], knobs: Knobs, flow: Flow) -> float:
-        """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room.
-
-        Args:
-            model: which it asks.
-            tokens: of its inputs.
-            knobs: that it would run with.
-            flow: whose it is.
-        """
+        """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room."""
         now_s = time.monotonic()
-        wait_s = self.predictor.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
+        wait_s = self.admission.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
         fullness = self._queue.fullness(flow.key)
         level = self.brownout.level(flow.key, flow.priority).observe(wait_s, fullness, now_s)
-        return 1.0 if self._queue.full(self.predictor.demand(model, tokens, knobs), flow.key) else level
+        return 1.0 if self._queue.full(self.admission.demand(model, tokens, knobs), flow.key) else level
 
     async def run(
         self,
@@ -266,16 +238,9 @@ class Engine:
         asked: Knobs | None = None,
         flow: Flow = ANYONE,
     ) -> Job:
-        """Queues a request's rows and waits for their results; cancelling the call cancels the work.
+        """Queues a request's rows and waits for the finished job; cancelling the call cancels the work.
 
-        Args:
-            model: the model.
-            rows: one per input, and what explains the answers; the first has the request's knobs.
-            asked: the knobs before they were lowered; None where they were not.
-            flow: whose it is.
-
-        Returns:
-            The finished job.
+        The first row has the request's knobs; `asked` are those before they were lowered, None where they were not.
 
         Raises:
             Overloaded: too many tokens are waiting.
@@ -288,7 +253,7 @@ class Engine:
         if asked is not None:
             share = lowered_share(model, tokens, rows[0].knobs, asked)
         if not self._queue.vacant():
-            self._admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
+            self.admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
         job = Job(model, rows, times, done, room_share=share, flow=flow)
         await self._lanes.finish(job, seconds)
@@ -321,7 +286,7 @@ class Engine:
         for model in self.models.values():
             tokens_per_byte = self.catalog.estimates[model].tokens_per_byte
             tokens = min(int(body_bytes * tokens_per_byte * BODY_MARGIN), model.manifest.max_tokens)
-            if self.predictor.lane(model, tokens, model.knobs.exact()) == "heavy":
+            if self.admission.lane(model, tokens, model.knobs.exact()) == "heavy":
                 return True
         return False
 

@@ -181,13 +181,7 @@ class ServeSettings(CommandSettings):
 
 
 def read_floors(text: str) -> dict[str, KnobValue]:
-    """Reads `--brownout-to`, the operator's floors: `KNOB=VALUE`, several separated by commas.
-
-    Args:
-        text: may be empty, for none.
-
-    Returns:
-        The floors by knob.
+    """Reads `--brownout-to`, the operator's floors by knob: `KNOB=VALUE`, several separated by commas, or none.
 
     Raises:
         ValueError: a part is no such pair, a knob is unknown or there twice, or a value is out of range.

@@ -83,14 +83,7 @@ def digest_of(key: str) -> bytes:
 
 
 def parse_keys(content: str, where: str) -> list[KeyEntry]:
-    """Reads a file's content.
-
-    Args:
-        content: JSON.
-        where: what error sentences call it.
-
-    Returns:
-        At least one key; names and keys differ.
+    """Reads a file's content, which error sentences call `where`: at least one key; names and keys differ.
 
     Raises:
         AttenuatorError: says what is wrong, and quotes no key.

@@ -72,12 +72,7 @@ class ApiKey:
     """
 
     def __init__(self, entry: KeyEntry, before: "ApiKey | None" = None) -> None:
-        """Makes it.
-
-        Args:
-            entry: of the file.
-            before: the key of this name when the file was last read; with the same limits, its counts go on.
-        """
+        """Makes it; with the limits of `before`, the key of this name when the file was last read, its counts go on."""
         self.name, self.digest = entry.name, entry.digest
         self.weight, self.priority, self.ceilings = entry.weight, entry.priority, entry.ceilings
         requests, tokens = (before.requests, before.tokens) if before else (None, None)
@@ -85,10 +80,7 @@ class ApiKey:
         self.tokens: TokenBucket | None = TokenBucket.of(entry.tokens_per_s, entry.burst_tokens, tokens)
 
     def take(self, now_s: float) -> None:
-        """Counts a request.
-
-        Args:
-            now_s: a clock that never goes back.
+        """Counts a request, by a clock that never goes back.
 
         Raises:
             RateLimited: too many requests, or tokens in those before; says when the next one is taken.
@@ -107,9 +99,6 @@ class ApiKey:
 
     def check_priority(self, priority: Priority | None) -> None:
         """Refuses a class above the key's.
-
-        Args:
-            priority: that the request names.
 
         Raises:
             InvalidRequest: it is `interactive`, and the key's is `batch`.

@@ -66,15 +66,12 @@ class Level:
         return max(0.0, FALL_TO + (self.value - FALL_TO) * math.exp(-passed))
 
     def observe(self, wait_s: float, fullness: float, now_s: float) -> float:
-        """Follows the load.
+        """Follows the load, and gives the level.
 
         Args:
             wait_s: predicted time until a row that arrives now would run.
             fullness: what waits or is in progress as a share of its limit.
             now_s: the clock.
-
-        Returns:
-            The level.
         """
         pressure = 2 * max(wait_s / self.target_s, fullness / FULL) - 1
         self.value, self.observed_s = max(self.at(now_s), min(1.0, pressure)), now_s
@@ -103,15 +100,9 @@ class Brownout:
 
 
 def check_floors(raw: Mapping[str, object], knobs: KnobTable, asked: Knobs | None) -> dict[str, KnobValue]:
-    """Checks the field `degradable_to`.
+    """Checks the field `degradable_to`, and gives the floors by knob.
 
-    Args:
-        raw: what the request has there.
-        knobs: of the model.
-        asked: the request's own value of each knob; None where they are chosen later, so that nothing is compared.
-
-    Returns:
-        The floors by knob.
+    `asked` is the request's own value of each knob; None where they are chosen later, so that nothing is compared.
 
     Raises:
         UnknownField: the model has no such knob; names `degradable_to.NAME`.
@@ -198,15 +189,7 @@ def _ranked(row: BundleKnob) -> tuple[list[KnobValue], list[float]]:
 
 
 def knobs_at(model: Model, asked: Knobs, floors: Floors, level: float, tokens: Sequence[int]) -> Knobs:
-    """A request's knobs at a level, chosen for its longest input.
-
-    Args:
-        model: which will run.
-        asked: the knobs that it would run with.
-        floors: how far they may fall.
-        level: 0 to 1.
-        tokens: of its inputs.
-    """
+    """A request's knobs at a level, from 0 to 1, chosen for its longest input."""
     if not floors:
         return asked
     longest = max(tokens)

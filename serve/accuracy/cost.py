@@ -74,11 +74,7 @@ class Work:
         return self._inputs_cost(knobs) + extra / BILLION
 
     def check_cost(self, knobs: Knobs, max_cost: float | None) -> None:
-        """Refuses a request whose predicted cost is too high.
-
-        Args:
-            knobs: a value for every knob.
-            max_cost: billions of multiply-adds for the whole request; None has no limit.
+        """Refuses a request whose predicted cost is above `max_cost` billions of multiply-adds; None has no limit.
 
         Raises:
             InvalidRequest: names the cost, the limit, and the cheapest and the most accurate setting between which all
@@ -157,14 +153,7 @@ def fitting_settings(
 
     A knob's exact value may be its cheapest: on a short text, or where a seed's draws take more than exact attention.
 
-    Args:
-        cost: of a setting.
-        knobs: the request's.
-        rows: of the bundle.
-        max_cost: the limit, in the unit of `cost`.
-
-    Returns:
-        The settings, or None where not even the cheapest value of every knob fits.
+    Gives None where not even the cheapest value of every knob fits.
     """
     values = {row.name: cheapest_first(row) for row in rows}
     exact: dict[str, KnobValue] = {row.name: int(row.exact) if row.dtype == "int32" else row.exact for row in rows}

@@ -65,16 +65,7 @@ class Circumstances:
 def knobs_for(
     model: Model, now: Circumstances, *, min_agreement: float | None = None, max_latency_ms: float | None = None
 ) -> dict[str, KnobValue]:
-    """The knobs that a request's goals choose.
-
-    Args:
-        model: calibrated.
-        now: under which circumstances.
-        min_agreement: a goal.
-        max_latency_ms: a goal; one of them at least is stated.
-
-    Returns:
-        A value for every knob.
+    """The knobs that a request's goals choose, one of which at least is stated; a value for every knob.
 
     Raises:
         GoalOutOfReach: the goals contradict each other for this model here, take a setting that is not permitted, or
@@ -110,11 +101,6 @@ def knobs_for(
 
 def default_knobs_for(model: Model, tokens: int, permits: Callable[[Knobs], bool]) -> dict[str, KnobValue] | None:
     """The knobs of a request that sets nothing, by the default goal of its model's calibration.
-
-    Args:
-        model: which it asks.
-        tokens: length of the longest input.
-        permits: as `Circumstances` has it.
 
     Returns:
         A value for every knob: those of `runtime.calibrated.default_knobs` where they are permitted, else the cheapest

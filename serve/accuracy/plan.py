@@ -46,12 +46,6 @@ class Asked:
     def of(cls, model: Model, options: Options, knobs: Knobs, requested: Collection[str]) -> "Asked":
         """Checks what a request has.
 
-        Args:
-            model: that it asks.
-            options: its fields besides inputs and knobs.
-            knobs: a value for every knob: the caller's, else the default.
-            requested: names of those that the caller set.
-
         Raises:
             InvalidRequest: by the rules under the table of `plan`.
         """
@@ -156,12 +150,6 @@ those of 4 and 5; never below their floors | |
     Beforehand `Asked.of` refuses what contradicts itself: a goal beside a knob (except with `escalate`), a goal without
     calibration, `escalate` without `min_agreement` or beside `max_latency_ms`, and a floor above the knob of row 1 or
     2 (above what a goal chooses, the default one too, it may be: then it does nothing).
-
-    Args:
-        model: which runs it.
-        asked: what its caller says.
-        limits: what others say.
-        load: what is known once it is tokenized; None before.
 
     Raises:
         KnobOutOfRange: as the table says.

@@ -179,14 +179,6 @@ def answer_of(
 ) -> Answer:
     """The answer to a request.
 
-    Args:
-        model: which ran.
-        parsed: the request.
-        plan: what it ran with.
-        seed: of its random streams.
-        answered: what was answered.
-        timing_ms: milliseconds by stage.
-
     Raises:
         EngineError: a logit is not finite.
     """

@@ -284,7 +284,7 @@ class RequestRun:
         """When it would be done at a setting."""
         work = self.work
         draws, seeds = work.draws(knobs), work.seeds(knobs)
-        return self.engine.predictor.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
+        return self.engine.admission.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
 
     def level(self, knobs: Knobs) -> float:
         """How far load lowers it from a setting, from 0 to 1."""
@@ -302,7 +302,7 @@ class RequestRun:
             return True
         parts = [([len(row.token_ids)], row.knobs) for row in rows]
         (tokens, knobs), *others = parts
-        forecast = self.engine.predictor.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
+        forecast = self.engine.admission.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
         return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000
 
 
@@ -311,12 +311,7 @@ async def unless_late(
 ) -> Response:
     """Awaits the work on a request; cancels it if the request's deadline passes or its client disconnects.
 
-    Args:
-        request: whose client may leave.
-        parsed: has its deadline.
-        started_s: clock when it began.
-        work: on it.
-        timeout_field: what the request calls the field of its deadline.
+    The request calls the field of its deadline `timeout_field`.
 
     Raises:
         DeadlineExceeded: the deadline passed.

@@ -60,13 +60,7 @@ def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
 
 
 def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -> ParsedRequest:
-    """Checks the values of a request's fields, whose names are known, and puts it together.
-
-    Args:
-        fields: knobs and options.
-        model: the model that it asks.
-        inputs: checked as they are read.
-    """
+    """Checks the values of a request's fields, whose names are known, and of its inputs, and puts it together."""
     requested: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in fields.items():
@@ -81,12 +75,7 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
 
 
 def as_written(error: InvalidRequest, written: Mapping[str, str]) -> InvalidRequest:
-    """An error of the shared path whose fields are called as the request calls them.
-
-    Args:
-        error: names a field, perhaps one inside another.
-        written: `answers.Form.written`.
-    """
+    """An error of the shared path whose fields are called as in the request, by `answers.Form.written`."""
     param, sentence = error.param or "", str(error)
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
     for each in {name, TRUNCATE} & written.keys():  # sentences on lengths advise to set the second

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from attenuator.errors import AttenuatorError
 from attenuator.serve.settings import ServeSettings
@@ -102,9 +102,6 @@ class Bodies:
             request: the request.
             types: that it may have besides JSON; an empty one where it may have none. None: whatever it has.
 
-        Returns:
-            The body.
-
         Raises:
             UnsupportedMediaType: its Content-Type is not JSON.
             BodyTooLarge: announced or found to be over the limit.
@@ -184,13 +181,9 @@ class Bodies:
 
 
 def check_content_type(request: Request, types: Collection[str]) -> None:
-    """Refuses a Content-Type other than JSON in UTF-8, and a body without one.
+    """Refuses a Content-Type other than JSON in UTF-8 and those of `types`, and a body without one.
 
     Web pages may send those anywhere without asking; for JSON, browsers ask the service first (CORS).
-
-    Args:
-        request: the request.
-        types: as `Bodies.read`.
 
     Raises:
         UnsupportedMediaType: names the header and how to send it.
@@ -210,6 +203,3 @@ def check_content_type(request: Request, types: Collection[str]) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is too large, must have at most {limit} bytes")
-
-
-__all__ = ["Bodies", "ClientDisconnect"]

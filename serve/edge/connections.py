@@ -93,14 +93,9 @@ def raise_descriptor_limit() -> int:
 
 
 def connection_limit(max_connections: int | None, descriptors: int) -> int:
-    """How many connections may be open.
+    """How many connections may be open: the setting, else what descriptors allow, up to `MAX_DEFAULT_CONNECTIONS`.
 
-    Args:
-        max_connections: the setting; None takes what the descriptors allow, up to `MAX_DEFAULT_CONNECTIONS`.
-        descriptors: how many files the process may open.
-
-    Returns:
-        The limit, which leaves descriptors for everything else.
+    Some descriptors are left for everything else.
 
     Raises:
         AttenuatorError: the setting is more than the descriptors allow.

@@ -87,12 +87,7 @@ def check_header(
 ) -> None:
     """Refuses requests that a proxy might read as two, or as another one, and headers over the limit.
 
-    Args:
-        method: such as `GET`.
-        target: as it was sent.
-        version: such as `1.1`.
-        headers: names in small letters, and values.
-        allowed: names that it may be for.
+    The names of headers are in small letters.
 
     Raises:
         RefusedRequest: the request is refused.

@@ -125,8 +125,7 @@ class HttpProtocol(RequestReader):
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more: it has left, or has closed its half and waits for the answer.
 
-        Returns:
-            Whether the connection stays open for the answer.
+        Gives whether the connection stays open for the answer.
         """
         if self.transport.is_closing():
             return False
@@ -191,13 +190,10 @@ class HttpProtocol(RequestReader):
             self._real.close()
 
     def give_way(self) -> bool:
-        """Closes at once, in favour of a new connection, but for one whose request has arrived meanwhile.
+        """Closes at once, in favour of a new connection, and gives True; False where its request has arrived meanwhile.
 
         What has arrived is read first: the kernel resets a connection that is closed before, and the client loses its
         answer.
-
-        Returns:
-            Whether it is closed.
         """
         if not self.transport.is_closing() and (arrived := self._read_arrived()):
             self.data_received(arrived)

@@ -70,13 +70,9 @@ class Server(uvicorn.Server):
         await until(lambda: not self.server_state.connections, CLOSE_S)
 
     async def end_requests(self, *, at_once: bool) -> int:
-        """Answers 503 to every request that is not answered yet.
+        """Answers 503 to every request that is not answered yet; gives how many there were.
 
-        Args:
-            at_once: whether those whose work is done are not waited for either, while they are sent.
-
-        Returns:
-            How many requests were ended.
+        Those whose work is done are waited for while they are sent, unless it has to be `at_once`.
         """
         if not at_once:
             await until(lambda: not self._connections.at_work(), LAST_ANSWERS_S)

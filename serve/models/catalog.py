@@ -46,13 +46,7 @@ class Catalog:
         on_served: Callable[[Model, Speed], None],
         listeners: Listeners,
     ) -> None:
-        """Starts without models.
-
-        Args:
-            settings: of the service.
-            on_served: called with each model before new requests get it.
-            listeners: are told of sessions that were made again.
-        """
+        """Starts without models; `on_served` is called with each before new requests get it."""
         self.models: dict[str, Model] = {}
         self.estimates: WeakKeyDictionary[Model, TokenEstimate] = WeakKeyDictionary()
         self._on_served = on_served
@@ -68,9 +62,6 @@ class Catalog:
 
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles of the start.
-
-        Args:
-            folders: the bundles.
 
         Raises:
             BundleError: a bundle is damaged, or two have the same name.
@@ -93,14 +84,9 @@ class Catalog:
             self._serve(model, await self._in_thread(partial(self._warm_up, model)))
 
     async def put(self, name: str, folder: Path) -> tuple[Model, bool]:
-        """Loads a bundle and gives it to new requests; one at a time, in a thread, and checked as at the start.
+        """Loads a bundle that must have the name and gives it to new requests; one at a time, checked as at the start.
 
-        Args:
-            name: must be the bundle's.
-            folder: the bundle.
-
-        Returns:
-            The model, and whether it replaces another.
+        Gives the model, and whether it replaces another.
 
         Raises:
             BundleError: the bundle cannot be served.
@@ -210,13 +196,7 @@ class Catalog:
         freed.atexit = False
 
     def _free(self, loop: asyncio.AbstractEventLoop, named: str, parts: dict[str, Any]) -> None:
-        """Frees what a model held, in a thread: the end of a session takes 3 to 30 ms.
-
-        Args:
-            loop: of the service.
-            named: the model, for the log.
-            parts: the attributes of the model, which is gone; nobody else has its session.
-        """
+        """Frees the attributes of a model that is gone, in a thread: the end of a session takes 3 to 30 ms."""
         if self._stopped or loop.is_closed():
             return
         log.info("freed %s", named)

@@ -46,11 +46,6 @@ def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> 
     A CUDA device loads kernels and takes memory at first use, so it runs the largest batch whatever that takes. On the
     CPU a first long run costs little more than a second one: there the batch is halved until it is predicted to take
     at most `CPU_LIMIT_S`.
-
-    Args:
-        model: just loaded.
-        max_batch_tokens: tokens of the largest batch; an input longer than that runs alone.
-        threads: inside one run; every core this process may use by default.
     """
     began = time.monotonic()
     name = model.manifest.name

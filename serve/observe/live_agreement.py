@@ -65,11 +65,7 @@ class Window:
         return upper_bound(self.agreed, len(self.outcomes), CONFIDENCE)
 
     def add(self, agreed: bool) -> bool:
-        """Adds a comparison.
-
-        Returns:
-            Whether `low` has changed.
-        """
+        """Adds a comparison; gives whether `low` has changed."""
         if len(self.outcomes) == WINDOW:
             self.agreed -= self.outcomes[0]
         self.outcomes.append(agreed)

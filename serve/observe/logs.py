@@ -119,12 +119,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(form: str, level: str) -> None:
-    """Sends every logger of the process to standard error.
-
-    Args:
-        form: `text` or `json`.
-        level: least severe line that is written.
-    """
+    """Sends every logger of the process to standard error, in the form `text` or `json`, from a level on."""
     # No line says which file, thread or process it comes from, and finding that out takes longer than the rest.
     logging._srcfile = None
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False

@@ -80,14 +80,7 @@ class Metrics:
         listeners.session_restarted.append(lambda model: self._sessions(model.manifest.name).inc())
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
-        """Counts a request.
-
-        Args:
-            route: the route's pattern, not the path that was asked for.
-            status: of its answer.
-            seconds: from its header to its answer's end.
-            fields: of its line in the access log.
-        """
+        """Counts a request, as `Listeners.request_ended` tells of it."""
         self._http_requests(route, status).inc()
         self._http_seconds(route).observe(seconds)
         if "error_type" in fields:
@@ -128,11 +121,7 @@ class Metrics:
 
         Scrapes at the same time get the same text.
 
-        Args:
-            accept: the request's `Accept` header.
-
-        Returns:
-            Body and Content-Type: Prometheus' text format, or OpenMetrics where it is accepted.
+        Gives body and Content-Type: Prometheus' text format, or OpenMetrics where the `Accept` header has it.
         """
         # The library's own choice fails on versions that are no numbers.
         encode, content_type = OPEN_METRICS if OPEN_METRICS_TYPE in accept.lower() else TEXT
@@ -223,11 +212,7 @@ class Metrics:
 def knob_ranges(knobs: Mapping[str, KnobValue]) -> str:
     """A setting as a few ranges, such as `a=17-64,b=exact`: a metric keeps every label that it ever had.
 
-    Args:
-        knobs: a value for every knob of a model, each within its bounds.
-
-    Returns:
-        One range a knob, in the order given; `none` for a model without knobs.
+    One range a knob, in the order given; `none` for a model without knobs.
     """
     ranges = ""
     for name, value in knobs.items():

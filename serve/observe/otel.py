@@ -46,11 +46,7 @@ class Traces:
     """Makes the spans of one service."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        """Makes it.
-
-        Args:
-            processor: gets every span that ends.
-        """
+        """Makes it; `processor` gets every span that ends."""
         named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
         own = {"service.version": __version__} | ({} if named else {"service.name": SERVICE})
         self._provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
@@ -78,14 +74,7 @@ class Traces:
         listeners.request_ended.append(self.request_ended)
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
-        """Completes and ends the span of the request that is being answered.
-
-        Args:
-            route: the route's pattern.
-            status: of its answer.
-            seconds: from its header to its answer's end.
-            fields: of its line in the access log.
-        """
+        """Completes and ends the span of the request that is being answered."""
         span = request_span.get()
         if not isinstance(span, Span) or not span.is_recording() or span.start_time is None:
             return  # it has none, or one that the sampler leaves out

@@ -137,14 +137,7 @@ class Shadow:
     def consider(
         self, model: Model, rows: Sequence[Row], results: Sequence[RowResult], escalated: bool = False
     ) -> None:
-        """Draws from the texts of an answered request; answers at the exact value have nothing to compare.
-
-        Args:
-            model: which answered.
-            rows: one a text, as they ran.
-            results: one a row.
-            escalated: whether the request's texts decided themselves with which knobs they were answered.
-        """
+        """Draws from the texts of an answered request; answers at the exact value have nothing to compare."""
         exact = model.knobs.exact()
         for row, result in zip(rows, results, strict=True):
             if row.knobs == exact or self._random.random() >= self._share:

@@ -21,14 +21,9 @@ MISSING = "traces need the packages of OpenTelemetry: pip install '.[otel]' in a
 
 
 def open_traces(asked: bool, environment: Mapping[str, str] = os.environ) -> "Traces | None":
-    """Begins to send traces where they are wanted.
+    """Begins to send traces; gives what makes spans, or None where no traces are wanted.
 
-    Args:
-        asked: by the setting; an endpoint in the standard variables asks too, `OTEL_SDK_DISABLED` says no to both.
-        environment: variables by name.
-
-    Returns:
-        What makes spans; None where no traces are wanted.
+    The setting asks for them (`asked`), or an endpoint in the standard variables; `OTEL_SDK_DISABLED` says no to both.
 
     Raises:
         AttenuatorError: OpenTelemetry is not installed though the setting asks for it, or one of its variables has a

@@ -18,8 +18,8 @@ Seeds = Iterable[tuple[int, Knobs]]
 FREE_QUEUE_SHARE = 0.5
 
 
-class Predictor:
-    """Predicts by what batches of each model took, by what runs and waits, and by the seeds that are known."""
+class Admission:
+    """Predicts by what batches took, by what runs and waits and by known seeds, and refuses what finds no room."""
 
     def __init__(self, queue: Queue, lanes: Lanes, learned: Learned) -> None:
         self._queue = queue
@@ -56,15 +56,9 @@ class Predictor:
         others: Parts = (),
         seeds: Seeds = (),
     ) -> Forecast:
-        """When a request that comes now would be done.
+        """When a request that comes now would be done, with `others`, further rows by setting.
 
-        Args:
-            model: which runs it.
-            tokens: length of each input.
-            knobs: a value for every knob.
-            flow: whose it is.
-            others: further rows, by setting.
-            seeds: of all rows, each with a setting that it is used at.
+        The `seeds` are those of all rows, each with a setting that it is used at.
         """
         latency = self._latencies[model]
         missing = sum(self._seeds.missing(model, *seed) for seed in seeds)
@@ -97,6 +91,27 @@ class Predictor:
         )
         return max(predicted_s, *(queue.waited_s(now_s, flow) for queue in queues.values()))
 
+    def check_tokens(self, demand: Mapping[Lane, int], key: str) -> None:
+        """Refuses tokens for which a lane has no room; the key is empty where there are not several.
+
+        Raises:
+            Overloaded: too many are waiting.
+        """
+        lane = self._queue.full(demand, key)
+        if lane:
+            queue = self._queue.lanes[lane]
+            own = queue.load_of(key).tokens if key else 0
+            among = f", {own} of the API key '{key}' among them" if own else ""
+            raise self.overloaded(f"{queue.load.tokens} tokens are waiting{among}", lane)
+
+    def overloaded(self, what: str, lane: Lane) -> Overloaded:
+        """The refusal of a request for which a lane has no room, and what there is in its place, in words."""
+        # After this time part of what takes room is done, and a new request finds some.
+        load = self._queue.lanes[lane].load
+        taken = load.room / load.tokens if load.tokens else 1.0
+        wait_s = max(1.0, self.remaining_s(lane) * taken * FREE_QUEUE_SHARE)
+        return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+
     def _forecast(self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int], flow: Flow) -> Forecast:
         """When a request that comes now would be done with its rows in a lane, by how many there are of each time."""
         added_s = latency.added_s(list(times))
@@ -118,32 +133,3 @@ class Predictor:
         """What work in a lane takes beside what runs and waits in the other one."""
         other_s = sum(self._alone_s(other, now_s) for other in LANES if other != lane)
         return self._contention.shared_s(lane, seconds, other_s, now_s)
-
-
-class Admission:
-    """Refuses requests for which there is no room; the name of a key is empty where there are not several."""
-
-    def __init__(self, queue: Queue, predictor: Predictor) -> None:
-        self._queue = queue
-        self._predictor = predictor
-
-    def check_tokens(self, demand: Mapping[Lane, int], key: str) -> None:
-        """Refuses tokens for which a lane has no room.
-
-        Raises:
-            Overloaded: too many are waiting.
-        """
-        lane = self._queue.full(demand, key)
-        if lane:
-            queue = self._queue.lanes[lane]
-            own = queue.load_of(key).tokens if key else 0
-            among = f", {own} of the API key '{key}' among them" if own else ""
-            raise self.overloaded(f"{queue.load.tokens} tokens are waiting{among}", lane)
-
-    def overloaded(self, what: str, lane: Lane) -> Overloaded:
-        """The refusal of a request for which a lane has no room, and what there is in its place, in words."""
-        # After this time part of what takes room is done, and a new request finds some.
-        load = self._queue.lanes[lane].load
-        taken = load.room / load.tokens if load.tokens else 1.0
-        wait_s = max(1.0, self._predictor.remaining_s(lane) * taken * FREE_QUEUE_SHARE)
-        return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)

@@ -118,12 +118,7 @@ class FlowQueue:
     """
 
     def __init__(self, max_request_room: int, lane: Load) -> None:
-        """Starts empty.
-
-        Args:
-            max_request_room: that one request may take, in tokens.
-            lane: what waits in the lane, in which it counts as well.
-        """
+        """Starts empty; counts in the lane's load too, where one request takes `max_request_room` tokens at most."""
         self.load = Load()
         self.weight = 1.0
         self._lane = lane
@@ -134,13 +129,7 @@ class FlowQueue:
         self._by_job: dict[Job, Waiting] = {}  # by arrival
 
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
-        """Adds rows of a request.
-
-        Args:
-            job: the request.
-            rows: index and predicted seconds of those that belong to this lane, at least one.
-            number: its place in order of arrival.
-        """
+        """Adds rows of a request, at least one: index and predicted seconds, and its place in order of arrival."""
         waiting = self._by_job[job] = Waiting(job, deque(rows), number, self._virtual_s)
         tokens = seconds = 0.0
         for index, each in rows:
@@ -204,12 +193,7 @@ class FlowQueue:
             del self._by_job[entry.job]
 
     def settle(self, oldest: Job | None, taken: Sequence[Entry]) -> None:
-        """Counts what the flow's oldest request is owed.
-
-        Args:
-            oldest: the request that had waited longest before a batch was formed.
-            taken: the flow's rows in that batch.
-        """
+        """Counts what is owed to `oldest`, which had waited longest before the flow's rows were `taken` for a batch."""
         seconds = sum(entry.seconds for entry in taken)
         received = sum(entry.seconds for entry in taken if entry.job is oldest)
         self._owed_s = max(0.0, self._owed_s + OLDEST_SHARE * seconds - received)

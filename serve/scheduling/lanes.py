@@ -63,14 +63,7 @@ class Lanes:
         wait_for_more: Callable[[], Awaitable[None]],
         listeners: Listeners,
     ) -> None:
-        """Creates the lanes; `start` starts them.
-
-        Args:
-            queue: where rows wait.
-            learned: learns from every batch.
-            wait_for_more: waits briefly for requests that could join a light batch.
-            listeners: are told of batches.
-        """
+        """Creates the lanes; `wait_for_more` waits briefly for requests that could join a light batch."""
         self._queue = queue
         self._learned = learned
         self._contention = learned.contention
@@ -110,8 +103,7 @@ class Lanes:
     def fault(self, hang_s: float) -> str | None:
         """Why the lanes cannot do their work, in one sentence; None where nothing is wrong.
 
-        Args:
-            hang_s: seconds over ten times the predicted ones from which on a batch hangs.
+        A batch hangs from ten times its predicted seconds and `hang_s` on.
         """
         for lane, task in self._tasks.items():
             if task.done():
@@ -127,11 +119,7 @@ class Lanes:
         return None
 
     async def finish(self, job: Job, seconds: Sequence[float]) -> None:
-        """Queues a request and waits for its results; cancelling the call cancels the work.
-
-        Args:
-            job: the request.
-            seconds: predicted time of each row.
+        """Queues a request by its rows' predicted seconds and waits for its results; cancelling this cancels the work.
 
         Raises:
             EngineError: a row failed.
@@ -197,11 +185,7 @@ class Lanes:
         return max(0.0, running.predicted_s - self._contention.alone_s(now_s - running.started_s, beside_s))
 
     async def stop(self, error: AttenuatorError) -> None:
-        """Stops the lanes; a batch that is running stops at its next node.
-
-        Args:
-            error: the error that waiting requests get.
-        """
+        """Stops the lanes: who waits gets the error, and a batch that is running stops at its next node."""
         self._stopping = True
         for job in self._jobs:
             job.fail(error)

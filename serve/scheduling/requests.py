@@ -147,13 +147,7 @@ def tokens_counted(tokens: int, share: float) -> int:
 
 
 def demand_of(tokens: Sequence[int], seconds: Sequence[float], room_share: float = 1.0) -> dict[Lane, int]:
-    """Room that a request takes in the queue, in tokens by lane.
-
-    Args:
-        tokens: of each row.
-        seconds: predicted time of each row.
-        room_share: what one of its tokens counts.
-    """
+    """Room that a request takes in the queue, in tokens by lane, by length and predicted seconds of each row."""
     demand = Counter[Lane]()
     for count, value in zip(tokens, seconds, strict=True):
         demand[lane_of(value)] += tokens_counted(count, room_share)

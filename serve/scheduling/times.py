@@ -208,14 +208,7 @@ class Contention:
         return seconds - beside_s * (1 - 1 / self.factor)
 
     def shared_s(self, lane: Lane, seconds: float, other_s: float, now_s: float) -> float:
-        """What work takes beside that of the other lane.
-
-        Args:
-            lane: where it runs.
-            seconds: it takes without the other.
-            other_s: that waits and runs there now, likewise.
-            now_s: the clock.
-        """
+        """What work takes beside that of the other lane, which has `other_s` seconds waiting and running now."""
         later_s = self._busy[OTHER[lane]].at(now_s).share * max(0.0, seconds - other_s)
         return seconds + (self.factor - 1) * min(seconds, other_s + later_s)
 

@@ -101,12 +101,12 @@ def test_a_short_request_is_predicted_to_take_longer_while_a_long_one_runs(bundl
         model = engine.model(None)
         knobs = model.knobs.exact()
         [encoded] = await engine.encode(model, [Input("inputs", "good film " * 4000)], knobs=knobs, truncate=False)
-        assert engine.predictor.forecast(model, [10], knobs).queue_s == 0
+        assert engine.admission.forecast(model, [10], knobs).queue_s == 0
         running = asyncio.create_task(engine.run(model, [Row(encoded.token_ids, encoded.type_ids, knobs)]))
         async with asyncio.timeout(20):
             while not engine.running("heavy"):
                 await asyncio.sleep(0)
-        busy = engine.predictor.forecast(model, [10], knobs)
+        busy = engine.admission.forecast(model, [10], knobs)
         assert 0 < busy.queue_s <= busy.run_s, "at most twice as long"
         await running
         await engine.stop()

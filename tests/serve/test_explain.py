@@ -236,7 +236,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
 
             assert room(left_s=99)
             assert not room(left_s=0)
-            assert not room(left_s=engine.predictor.forecast(model, [400], row.knobs).total_s), "for one, not for both"
+            assert not room(left_s=engine.admission.forecast(model, [400], row.knobs).total_s), "for one, not for both"
             assert room(left_s=99, max_cost=2.5 * cost / 1e9)
             assert not room(left_s=99, max_cost=2.5 * cost / 1e9, spent=cost)
 

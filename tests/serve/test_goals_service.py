@@ -254,10 +254,10 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             model = engine.model(None)
             latency = engine.latencies[model]
             exact, tokens = model.knobs.exact(), [4000]
-            idle = engine.predictor.forecast(model, tokens, exact)
+            idle = engine.admission.forecast(model, tokens, exact)
             assert idle.queue_s == 0
             latency_ms = 1300 * idle.run_s
-            now = Circumstances(tokens[0], 0.0, partial(engine.predictor.forecast, model, tokens))
+            now = Circumstances(tokens[0], 0.0, partial(engine.admission.forecast, model, tokens))
 
             def chosen() -> dict[str, Any]:
                 return knobs_for(model, now, max_latency_ms=latency_ms)
@@ -268,13 +268,13 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             before = latency.batches
             waiting = [asyncio.create_task(engine.run(model, rows)) for _ in range(3)]
             await asyncio.sleep(0)
-            busy = engine.predictor.forecast(model, tokens, exact)
+            busy = engine.admission.forecast(model, tokens, exact)
             assert chosen()["num_hashes"] > 0
             with pytest.raises(errors.Overloaded) as caught:
                 knobs_for(model, now, max_latency_ms=latency_ms, min_agreement=1.0)
             assert caught.value.retry_after_s == pytest.approx(busy.queue_s - 0.3 * idle.run_s, abs=0.5 * idle.run_s)
             assert busy.queue_s > idle.run_s, "a heavy request waits for a row of each of the others at least"
-            cheap = engine.predictor.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
+            cheap = engine.admission.forecast(model, tokens, model.knobs.check({"num_hashes": 4}))
             assert cheap.queue_s < busy.queue_s, "it runs in the light lane, where nothing waits"
             await asyncio.gather(*waiting)
             assert latency.batches - before == 3

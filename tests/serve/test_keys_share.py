@@ -132,7 +132,7 @@ def test_a_key_that_floods_lowers_neither_other_keys_nor_work_that_can_wait(bund
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=10**7) as (engine, model):
             [row] = await rows_of(engine, model, words(4000))
-            engine.brownout.target_s = 20 * engine.predictor.forecast(model, [len(row.token_ids)], row.knobs).run_s
+            engine.brownout.target_s = 20 * engine.admission.forecast(model, [len(row.token_ids)], row.knobs).run_s
             flood = [ask(engine, model, [row], flow) for flow in [FLOOD] * 100 + [LATER] * 100]
             await until(lambda: engine.running("heavy") == 1)
             levels = [engine.level(model, [8000], {"num_hashes": 512}, flow) for flow in (FLOOD, LATER, OTHER)]

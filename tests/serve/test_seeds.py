@@ -65,7 +65,7 @@ def test_a_new_seed_is_forecast_and_scheduled_by_what_it_draws(
 
             def forecast(*seeds: int, longest: int = len(row.token_ids)) -> float:
                 with_knobs, tokens = [(seed, row.knobs) for seed in seeds], len(row.token_ids)
-                return engine.predictor.forecast(model, [tokens, tokens, longest], row.knobs, seeds=with_knobs).run_s
+                return engine.admission.forecast(model, [tokens, tokens, longest], row.knobs, seeds=with_knobs).run_s
 
             assert forecast(1) == forecast()
             assert forecast(2) > 0.3, "a second, corrected by the run that had nothing to draw after all"

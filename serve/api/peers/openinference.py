@@ -210,13 +210,7 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
 
 
 def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[OutputTensor]:
-    """The outputs that a request asks for: all that the model has where it leaves that open.
-
-    Args:
-        raw: what the request has there.
-        model: which answers.
-        explain: whether the answer is explained.
-    """
+    """The outputs that a request asks for: all that the model has where it leaves that open."""
     outputs: list[OutputTensor] = []
     names = list(outputs_of(model, explain=explain))
     allowed = ", ".join(names)
@@ -244,14 +238,7 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
 
 
 def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: str) -> Described:
-    """Checks a tensor's description.
-
-    Args:
-        raw: what the request has there.
-        kind: what it must be.
-        parameters: what its parameters must be.
-        where: what error sentences call it.
-    """
+    """Checks a tensor's description and its parameters; error sentences call it `where`."""
     if not isinstance(raw, dict):
         raise wrong(where, f"is {shown(raw)}", "an object")
     check_names(raw, list(kind.model_fields), f"{where}.")

@@ -80,18 +80,7 @@ class Tail:
 
 
 def read_tensor(raw: Mapping[str, Any], shape: Sequence[int], datatype: str, tail: Tail, where: str) -> list[Any]:
-    """Reads an input's data.
-
-    Args:
-        raw: the input, with `data` or a size in `parameters`.
-        shape: of it.
-        datatype: BYTES or one of `INTEGERS`.
-        tail: the bytes after the JSON.
-        where: what error sentences call it.
-
-    Returns:
-        For texts, one for each; for numbers `[rows, columns]`, as lists.
-    """
+    """Reads an input's data: texts, or numbers `[rows, columns]` as lists; error sentences call it `where`."""
     size = (raw.get("parameters") or {}).get(SIZE_PARAMETER)
     if ("data" in raw) == (size is not None):
         allowed = f"data, or {SIZE_PARAMETER} in its parameters"
@@ -229,13 +218,7 @@ class OutputValues:
     """
 
     def __init__(self, name: str, answer: Answer, best: int | None) -> None:
-        """Takes them from an answer.
-
-        Args:
-            name: of `OUTPUTS`.
-            answer: to the request.
-            best: how many of the best values are wanted, as texts `value:index:label`; None for all values.
-        """
+        """Takes them from an answer: all of them, or so many of the best as texts `value:index:label`."""
         self._values, self._best, self._labels = OUTPUTS[name].values(answer), best, answer.model.manifest.labels
         inputs, *labels = self._values.shape
         self.shape = (inputs, *(count if best is None else min(best, count) for count in labels))
