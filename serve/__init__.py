@@ -1,4 +1,1 @@
-"""The service: `attenuator serve` answers classification requests over HTTP.
-
-A request goes routes -> schema -> tokenizer -> scheduler -> engine -> packed batch -> scores.
-"""
+"""The service: `attenuator serve` answers classification requests over HTTP."""

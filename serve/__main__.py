@@ -16,7 +16,7 @@ from attenuator.runtime.model import Model
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.errors import protocol_error
 from attenuator.serve.app import create_app, observe
-from attenuator.serve.edge.connections import Connections, connection_limit, raise_descriptor_limit
+from attenuator.serve.edge.arrivals import Connections, connection_limit, raise_descriptor_limit
 from attenuator.serve.edge.server import Server, is_loopback
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import logs

@@ -1,8 +1,6 @@
 """The application: routes, error answers, the OpenAPI description, and who is told of what happens."""
 
-import asyncio
 import functools
-import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from attenuator import __version__
 from attenuator.api import CLASSIFY, MODELS
@@ -29,16 +26,15 @@ from attenuator.serve.api.errors import (
     error_response,
     failed,
     response_for,
-    stopped,
 )
 from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.peers.routes import error_form, request_bodies
-from attenuator.serve.api.routes import Routes
+from attenuator.serve.api.routes import ClassifyDirectly, Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.observe.gauges import STATES, Gauges, Values, waiting_values
-from attenuator.serve.observe.logs import STATUS, RequestLog
+from attenuator.serve.observe.logs import RequestLog
 from attenuator.serve.observe.metrics import Metrics
 from attenuator.serve.observe.shadow import Shadow
 from attenuator.serve.scheduling.requests import LANES
@@ -47,7 +43,6 @@ from attenuator.serve.settings import ServeSettings
 if TYPE_CHECKING:
     from attenuator.serve.observe.otel import Traces
 
-log = logging.getLogger(__name__)
 DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob, set per request."
 CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
@@ -143,45 +138,6 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     return app
 
 
-class ClassifyDirectly:
-    """Answers `POST /v1/classify` without the router's machinery, which costs more than refusing a request.
-
-    The route is also in the router, for the description and for other methods. Requests on which the application fails
-    or is stopped are answered in the form of every other error.
-    """
-
-    def __init__(self, api: FastAPI, routes: Routes) -> None:
-        self._api = api
-        self._routes = routes
-        self._route = Route(CLASSIFY, routes.classify)  # names the path in the access log
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        try:
-            if scope["type"] != "http" or scope["path"] != CLASSIFY or scope["method"] != "POST":
-                await self._api(scope, receive, send)
-                return
-            scope["route"] = self._route
-            request = Request(scope, receive)
-            try:
-                if self._routes.keyed:
-                    await self._routes.check_key(request)
-                answer = await self._routes.classify(request)
-            except ClientDisconnect as error:
-                answer = await _client_left(request, error)
-            except AttenuatorError as error:
-                answer = await _refused(request, error)
-            await answer(scope, receive, send)
-            return
-        except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-            answer = stopped(error_form(scope.get("route")))
-        except Exception:
-            log.exception("the service failed on a request")
-            answer = failed(error_form(scope.get("route")))
-        if STATUS not in scope:  # no answer has begun
-            await answer(scope, receive, send)
-
-
 async def _root(request: Request) -> Response:
     """Leads browsers to the reference, and says in JSON where everything is."""
     content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
@@ -215,7 +171,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """As `Guard`, which gets the error afterwards and logs it: the framework would answer in plain text first."""
+    """As `ClassifyDirectly`, which gets and logs the error later: the framework would answer in plain text first."""
     return failed(error_form(request.scope.get("route")))
 
 

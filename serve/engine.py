@@ -5,13 +5,16 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from attenuator.errors import InvalidRequest, NotReady
 from attenuator.ops.knobs import Knobs
-from attenuator.runtime import Encoded, Input, Model, Row
+from attenuator.runtime import Encoded, Input, Model, Row, RowResult
+from attenuator.runtime.explaining import RunOutcome
 from attenuator.runtime.session import cpu_count
 from attenuator.serve.accuracy.brownout import (
     LEAST_SHARE,
@@ -20,6 +23,8 @@ from attenuator.serve.accuracy.brownout import (
     knobs_at,
     lowered_share,
 )
+from attenuator.serve.accuracy.cost import Work, seeds_of
+from attenuator.serve.accuracy.plan import Limits
 from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
@@ -27,7 +32,7 @@ from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
-from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, demand_of
+from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Forecast, Job, Lane, demand_of
 from attenuator.serve.scheduling.times import LatencyModel, Learned
 from attenuator.serve.settings import ServeSettings
 
@@ -292,3 +297,63 @@ class Engine:
 
     def _not_ready(self) -> NotReady:
         return NotReady(f"the service is {self.state} and takes no requests")
+
+
+@dataclass(slots=True)
+class RequestRun:
+    """A request between its tokenized inputs and its results: what it asks of the engine.
+
+    Attributes:
+        engine: which runs it.
+        work: what it makes run.
+        limits: those of others on its accuracy.
+        flow: whose it is.
+        started_s: clock (`time.perf_counter`) when it began.
+        timeout_ms: its deadline; None without one.
+        spend: counts tokens in a key's rate, those that it runs beyond its inputs, which are counted.
+        unlowered: its knobs before load lowered them; None where it did not.
+    """
+
+    engine: Engine
+    work: Work
+    limits: Limits
+    flow: Flow
+    started_s: float
+    timeout_ms: float | None = None
+    spend: Callable[[int], None] | None = None
+    unlowered: Knobs | None = None
+    _ran: bool = False
+
+    async def run(self, rows: list[Row]) -> RunOutcome:
+        """Runs rows, together with what else waits."""
+        if self.spend is not None:
+            self.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
+            self._ran = True
+        job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
+        queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
+        return RunOutcome(job.rows, cast(list[RowResult], job.results), queue_s)
+
+    def forecast(self, knobs: Knobs) -> Forecast:
+        """When it would be done at a setting."""
+        work = self.work
+        draws, seeds = work.draws(knobs), work.seeds(knobs)
+        return self.engine.admission.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
+
+    def level(self, knobs: Knobs) -> float:
+        """How far load lowers it from a setting, from 0 to 1."""
+        return self.engine.level(self.work.model, self.work.tokens, knobs, self.flow)
+
+    def permits(self, knobs: Knobs) -> bool:
+        """Whether the limits of others allow a setting."""
+        return self.limits.permit(self.work, knobs)
+
+    def has_room(self, rows: Sequence[Row], spent: float) -> bool:
+        """Whether the limit on cost and the deadline leave room for further rows."""
+        if not self.work.fits_besides(rows, spent, self.limits.max_cost):
+            return False
+        if self.timeout_ms is None:
+            return True
+        parts = [([len(row.token_ids)], row.knobs) for row in rows]
+        (tokens, knobs), *others = parts
+        forecast = self.engine.admission.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
+        return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000

@@ -24,7 +24,7 @@ from attenuator.runtime.request import wrong
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding
-from attenuator.serve.edge.bodies import Bodies
+from attenuator.serve.edge.arrivals import Bodies
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import events
 from attenuator.serve.settings import ServeSettings

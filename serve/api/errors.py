@@ -18,7 +18,7 @@ from attenuator import errors
 from attenuator.api import ErrorBody
 from attenuator.errors import printable
 from attenuator.json_body import MalformedBody
-from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from attenuator.serve.edge.arrivals import BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from attenuator.serve.observe import events
 
 log = logging.getLogger(__name__)

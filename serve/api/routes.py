@@ -4,23 +4,24 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attenuator.api import CLASSIFY, MODELS, ModelList, Priority
-from attenuator.errors import DeadlineExceeded, InvalidRequest
-from attenuator.ops.knobs import Knobs
+from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import Model, Row, RowResult
-from attenuator.runtime.explaining import Runner, RunOutcome, answer
+from attenuator.runtime import Model, Row
+from attenuator.runtime.explaining import Runner, answer
 from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
-from attenuator.serve.accuracy.cost import Work, seeds_of
+from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits, Load, plan
 from attenuator.serve.api.admin import Admin
 from attenuator.serve.api.answers import Form, OwnForm, Turns, answer_of, json_response, model_info, timing_headers
@@ -32,7 +33,8 @@ from attenuator.serve.api.documentation import (
     RATE_LIMITED,
     Answers,
 )
-from attenuator.serve.api.peers.routes import Peers
+from attenuator.serve.api.errors import failed, response_for, stopped
+from attenuator.serve.api.peers.routes import Peers, error_form
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
 from attenuator.serve.api.schema import (
@@ -43,12 +45,12 @@ from attenuator.serve.api.schema import (
     refuse_elsewhere,
     refuse_encoding,
 )
-from attenuator.serve.edge.bodies import Bodies, client_of
-from attenuator.serve.engine import Engine
+from attenuator.serve.edge.arrivals import Bodies, client_of
+from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.observe import events
-from attenuator.serve.observe.events import CLIENT_LEFT
+from attenuator.serve.observe.events import CLIENT_LEFT, STATUS
 from attenuator.serve.page import HEADERS, Page
-from attenuator.serve.scheduling.requests import ANYONE, Flow, Forecast
+from attenuator.serve.scheduling.requests import ANYONE, Flow
 from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
@@ -213,13 +215,14 @@ class Routes:
         characters = sum([item.characters for item in parsed.items])
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]
-        if key is not None:
-            key.spend(sum(tokens))
+        spend = None if key is None else key.spend
+        if spend is not None:
+            spend(sum(tokens))
         seed = options.seed if parsed.has_seed else self._settings.seed
         usual_seed = seed == self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
-        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, key)
+        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend)
         chosen = plan(model, asked, limits, Load(work, time.perf_counter() - started_s, run.forecast, run.level))
         if chosen.knobs != chosen.unlowered:
             run.unlowered = chosen.unlowered
@@ -246,64 +249,43 @@ class Routes:
         return await form.response(whole, headers, self._turns.write)
 
 
-@dataclass(slots=True)
-class RequestRun:
-    """A request between its tokenized inputs and its results: what it asks of the engine.
+class ClassifyDirectly:
+    """Answers `POST /v1/classify` without the router's machinery, which costs more than refusing a request.
 
-    Attributes:
-        engine: which runs it.
-        work: what it makes run.
-        limits: those of others on its accuracy.
-        flow: whose it is.
-        started_s: clock (`time.perf_counter`) when it began.
-        timeout_ms: its deadline; None without one.
-        key: in whose rate the tokens count that it runs beyond its inputs, which are counted.
-        unlowered: its knobs before load lowered them; None where it did not.
+    The route is also in the router, for the description and for other methods. Requests on which the application fails
+    or is stopped are answered in the form of every other error.
     """
 
-    engine: Engine
-    work: Work
-    limits: Limits
-    flow: Flow
-    started_s: float
-    timeout_ms: float | None = None
-    key: ApiKey | None = None
-    unlowered: Knobs | None = None
-    _ran: bool = False
+    def __init__(self, api: ASGIApp, routes: Routes) -> None:
+        self._api = api
+        self._routes = routes
+        self._route = Route(CLASSIFY, routes.classify)  # names the path in the access log
 
-    async def run(self, rows: list[Row]) -> RunOutcome:
-        """Runs rows, together with what else waits."""
-        if self.key is not None:
-            self.key.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
-            self._ran = True
-        job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
-        queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
-        return RunOutcome(job.rows, cast(list[RowResult], job.results), queue_s)
-
-    def forecast(self, knobs: Knobs) -> Forecast:
-        """When it would be done at a setting."""
-        work = self.work
-        draws, seeds = work.draws(knobs), work.seeds(knobs)
-        return self.engine.admission.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
-
-    def level(self, knobs: Knobs) -> float:
-        """How far load lowers it from a setting, from 0 to 1."""
-        return self.engine.level(self.work.model, self.work.tokens, knobs, self.flow)
-
-    def permits(self, knobs: Knobs) -> bool:
-        """Whether the limits of others allow a setting."""
-        return self.limits.permit(self.work, knobs)
-
-    def has_room(self, rows: Sequence[Row], spent: float) -> bool:
-        """Whether the limit on cost and the deadline leave room for further rows."""
-        if not self.work.fits_besides(rows, spent, self.limits.max_cost):
-            return False
-        if self.timeout_ms is None:
-            return True
-        parts = [([len(row.token_ids)], row.knobs) for row in rows]
-        (tokens, knobs), *others = parts
-        forecast = self.engine.admission.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
-        return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        try:
+            if scope["type"] != "http" or scope["path"] != CLASSIFY or scope["method"] != "POST":
+                await self._api(scope, receive, send)
+                return
+            scope["route"] = self._route
+            request = Request(scope, receive)
+            try:
+                if self._routes.keyed:
+                    await self._routes.check_key(request)
+                answer = await self._routes.classify(request)
+            except ClientDisconnect:
+                answer = Response(status_code=CLIENT_LEFT)
+            except AttenuatorError as error:
+                answer = response_for(error)
+            await answer(scope, receive, send)
+            return
+        except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
+            answer = stopped(error_form(scope.get("route")))
+        except Exception:
+            log.exception("the service failed on a request")
+            answer = failed(error_form(scope.get("route")))
+        if STATUS not in scope:  # no answer has begun
+            await answer(scope, receive, send)
 
 
 async def unless_late(

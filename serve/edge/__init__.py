@@ -4,14 +4,14 @@ The rooms above see this much: `Server` serves an ASGI application on one socket
 `Bodies` reads a request's body within limits, `client_of` says whether a request's client is still there. The JSON of
 errors is handed to it at the start (`Connections.refusal`). Which danger each part meets:
 
-* `connections`: more silent connections than files may be open. The one that has waited longest makes room.
+* `arrivals`: more silent connections than files may be open: the one that has waited longest makes room. Bodies that
+  trickle, are too large, are too many at once, or are of a type that any web page may send; many requests that take
+  milliseconds each before the first of them waits for anything.
 * `framing`: requests that a proxy reads otherwise than llhttp does (smuggling), endless headers, bodies of millions of
   tiny chunks, endless pipelines, names in `Host` that a web page has made to lead here, and clients that ask for
   another protocol together with a body, which uvicorn loses (Java's).
 * `protocol`: headers that trickle, answers that nobody reads, clients that leave while their request is worked on, or
   that close their half and wait; a client that still sends gets its answer before the connection ends.
-* `bodies`: bodies that trickle, are too large, are too many at once, or are of a type that any web page may send; many
-  requests that take milliseconds each before the first of them waits for anything.
 * `server`: crowds that connect at once, an end that waits for connections, and signals, which the caller handles.
 
 *What uvicorn does by itself* and is used: accepting, parsing, keep-alive, pipelines, back pressure. Its
@@ -19,7 +19,7 @@ errors is handed to it at the start (`Connections.refusal`). Which danger each p
 parser h11; it has none for the time of a header, a body or an answer; `limit_concurrency` answers 503 in plain text, to
 health routes too; it takes a client that has closed its half for one that has left, and answers nothing.
 
-*A proxy in front* that buffers requests makes `connections`, `bodies` and the time limits of `protocol` unnecessary;
+*A proxy in front* that buffers requests makes `arrivals` and the time limits of `protocol` unnecessary;
 not `framing`, which must agree with it, nor the news that a client has left.
 
 *Taken from inside*, to look at when uvicorn is updated: `HttpToolsProtocol` with its `parser`, `pipeline`, `cycle` and

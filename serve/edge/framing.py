@@ -15,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from attenuator.serve.edge.bodies import client_of
+from attenuator.serve.edge.arrivals import client_of
 
 MAX_HEADER_BYTES = 16 * 2**10
 MAX_SMALL_CHUNKS = 1024  # each takes a few microseconds, however little it holds

@@ -11,8 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from attenuator.serve.edge.bodies import JSON, client_of
-from attenuator.serve.edge.connections import Connections
+from attenuator.serve.edge.arrivals import JSON, Connections, client_of
 from attenuator.serve.edge.framing import BODY, HEADER, Hosts, RequestReader
 
 ARRIVED_BYTES, ARRIVED_READS = 64 * 2**10, 16  # read of a connection that gives way: at a time, and how often
@@ -32,7 +31,7 @@ class Phase(enum.Enum):
     LINGER = "the client's end of a closed connection"
 
 
-# The longest waits in seconds; settings have those of IDLE and HEADER, `bodies` that of BODY, and WORK has none here.
+# The longest waits in seconds; settings have those of IDLE and HEADER, `arrivals` that of BODY, and WORK has none here.
 LIMITS_S = {Phase.WRITE: 30.0, Phase.DISCARD: 5.0, Phase.LINGER: 5.0}
 
 

@@ -11,7 +11,7 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from attenuator.serve.edge.connections import Connections
+from attenuator.serve.edge.arrivals import Connections
 from attenuator.serve.edge.framing import Hosts
 from attenuator.serve.edge.protocol import LIMITS_S, HttpProtocol, Phase
 from attenuator.serve.settings import ServeSettings

@@ -14,7 +14,7 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row, RowResult
 
 CLIENT_LEFT = 499  # the status of a request whose client disconnected; it is not sent
-
+STATUS = "status"  # where a request's scope has that of its answer, once this has begun
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")

@@ -16,14 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator.errors import printable
 from attenuator.serve.observe import events
-from attenuator.serve.observe.events import CLIENT_LEFT, Listeners, RateLimitedLog
+from attenuator.serve.observe.events import CLIENT_LEFT, STATUS, Listeners, RateLimitedLog
 
 access = logging.getLogger("attenuator.access")
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 MAX_LINE = 16_384  # characters of a line of text
 ID_HEADER = b"x-request-id"
 ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)  # what else a caller sends would end up in the log as it is
-STATUS = "status"  # where a request's scope has that of its answer, once this has begun
 QUIET_ROUTES = ("/health", "/v2/health/", "/metrics")  # asked for every few seconds by machines
 not_valid = RateLimitedLog(access, logging.INFO, interval_s=1.0)
 

@@ -19,7 +19,7 @@ from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.serve.api import errors as serve_errors
-from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge
+from attenuator.serve.edge.arrivals import BodyTimeout, BodyTooLarge
 
 
 def blocking(wire: Wire, verb: str, *args: Any, options: dict[str, Any] = ONCE, **kwargs: Any) -> Any:

@@ -20,8 +20,13 @@ from starlette.requests import Request
 
 from attenuator.errors import AttenuatorError
 from attenuator.serve.__main__ import fastest_loop, listen
-from attenuator.serve.edge.bodies import Bodies, client_of
-from attenuator.serve.edge.connections import MAX_DEFAULT_CONNECTIONS, Connections, connection_limit
+from attenuator.serve.edge.arrivals import (
+    MAX_DEFAULT_CONNECTIONS,
+    Bodies,
+    Connections,
+    client_of,
+    connection_limit,
+)
 from attenuator.serve.edge.server import Server
 from attenuator.serve.settings import ServeSettings
 

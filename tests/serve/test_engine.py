@@ -15,8 +15,7 @@ from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.accuracy.brownout import Floors
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Asked, Limits, Load, Plan, plan
-from attenuator.serve.api.routes import RequestRun
-from attenuator.serve.engine import Engine
+from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.models.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
 from attenuator.serve.scheduling.requests import ANYONE, Job
 

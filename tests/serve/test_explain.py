@@ -24,8 +24,7 @@ from attenuator.serve.access.keyfile import parse_keys
 from attenuator.serve.access.keys import ApiKey
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits
-from attenuator.serve.api.routes import RequestRun
-from attenuator.serve.engine import Engine
+from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.scheduling.requests import ANYONE
 from attenuator.serve.settings import ServeSettings
 
@@ -255,7 +254,7 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
                 key = ApiKey(entry)
                 assert key.tokens is not None
                 key.spend(400)  # as the inputs are tokenized
-                using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, key=key)
+                using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, spend=key.spend)
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
                 assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"

@@ -19,7 +19,7 @@ from attenuator.errors import (
 )
 from attenuator.serve.__main__ import address, listen
 from attenuator.serve.api.errors import response_for
-from attenuator.serve.edge.bodies import BodyTimeout, BodyTooLarge
+from attenuator.serve.edge.arrivals import BodyTimeout, BodyTooLarge
 
 HEX_ID = re.compile(r"[0-9a-f]{32}")
 PATHS = ["/v1/models", "/health/live", "/health/ready", "/nowhere"]

@@ -55,7 +55,7 @@ from attenuator.serve.api.peers.tensors import (
     split_body,
 )
 from attenuator.serve.api.schema import TIMEOUT, TRUNCATE, ParsedRequest, assemble, single_header
-from attenuator.serve.edge.bodies import BINARY_TYPE
+from attenuator.serve.edge.arrivals import BINARY_TYPE
 
 VERSION_DIGITS = 12
 TEXTS = ("text", "text_pair")

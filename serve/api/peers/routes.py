@@ -23,7 +23,7 @@ from attenuator.serve.api.peers import openinference, tei, vllm
 from attenuator.serve.api.peers import openinference_types as types
 from attenuator.serve.api.peers.forms import header_fields, shared_names
 from attenuator.serve.api.schema import HEADER, model_name, refuse_elsewhere
-from attenuator.serve.edge.bodies import BINARY_TYPE
+from attenuator.serve.edge.arrivals import BINARY_TYPE
 from attenuator.serve.engine import Engine
 from attenuator.serve.settings import ServeSettings
 

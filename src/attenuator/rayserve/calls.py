@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from attenuator.api import MAX_TIMEOUT_MS
-from attenuator.serve.edge.bodies import client_of
+from attenuator.serve.edge.arrivals import client_of
 from attenuator.serve.settings import ServeSettings
 
 Headers = list[tuple[bytes, bytes]]

@@ -27,7 +27,7 @@ from attenuator.rayserve.scraping import merged
 from attenuator.serve.access.keys import KeyRing, key_in
 from attenuator.serve.api.documentation import METRICS
 from attenuator.serve.api.errors import STATUS, failed, response_for
-from attenuator.serve.edge.bodies import Bodies, BodyTooLarge
+from attenuator.serve.edge.arrivals import Bodies, BodyTooLarge
 from attenuator.serve.observe.events import CLIENT_LEFT
 
 log = logging.getLogger(__name__)
