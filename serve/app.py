@@ -48,12 +48,7 @@ CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
 
 class Observers(NamedTuple):
-    """Who is told of what happens.
-
-    Attributes:
-        metrics: what is counted and held.
-        shadow: compares some answers with the exact ones while no request is in progress; None where none are.
-    """
+    """Metrics, and what compares some answers with the exact ones while the service idles; None where nothing does."""
 
     metrics: Metrics
     shadow: Shadow | None

@@ -123,12 +123,7 @@ def schemas_of(kind: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What examples ask.
-
-    Attributes:
-        model: a served one; None where none is loaded.
-        labels: of that model.
-    """
+    """What examples ask: a served model, None where none is loaded, and its labels."""
 
     model: str | None = None
     labels: tuple[str, ...] = ()

@@ -58,15 +58,7 @@ def error_type(class_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What an error answer says.
-
-    Attributes:
-        status: HTTP status.
-        sentence: names the field, its value and what is allowed.
-        kind: `error_type`.
-        param: the field that is wrong.
-        allowed: what is allowed there.
-    """
+    """What an error answer says: HTTP status, sentence, `error_type`, the wrong field and what is allowed there."""
 
     status: int
     sentence: str

@@ -176,12 +176,7 @@ def client_of(scope: MutableMapping[str, Any]) -> ClientState:
 
 @dataclass(eq=False, slots=True)
 class Arriving:
-    """A body that is arriving.
-
-    Attributes:
-        timeout: ends the wait for it.
-        size: bytes that have arrived.
-    """
+    """A body of which so many bytes have arrived; its time-out ends the wait for the others."""
 
     timeout: asyncio.Timeout
     size: int = 0

@@ -23,14 +23,9 @@ NOISY = 1.3  # factor between times and their fit from which on they are not use
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a model was at its warm-up.
+    """How fast a model was at its warm-up: multiply-adds per second, and the seconds of one batch.
 
-    Attributes:
-        cost_per_s: multiply-adds per second.
-        table: measured times of its calibration, None where there are none from here.
-        tokens: lengths of the rows of a batch that ran.
-        knobs: theirs.
-        seconds: that it took.
+    The table has the measured times of its calibration; None where there are none from here.
     """
 
     cost_per_s: float

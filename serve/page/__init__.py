@@ -37,13 +37,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file of the page.
-
-    Attributes:
-        content: of the file.
-        content_type: by its suffix.
-        etag: changes with the content.
-    """
+    """A file of the page; its `etag` changes with the content."""
 
     content: bytes
     content_type: str

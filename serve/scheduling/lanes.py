@@ -26,14 +26,7 @@ FAILED = "the service failed to run this request"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A batch that is running.
-
-    Attributes:
-        batch: its rows.
-        cancellation: stops it.
-        started_s: clock when it began.
-        mark: of its beginning, for the time that it has run beside a batch of the other lane.
-    """
+    """A batch that runs, with what stops it and the mark of its beginning for `Contention.beside_s`."""
 
     batch: Sequence[Entry]
     cancellation: Cancellation

@@ -100,14 +100,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A row of a request.
-
-    Attributes:
-        job: the request.
-        index: its place there.
-        tokens: its length.
-        seconds: its predicted time.
-    """
+    """A row of a request: its place there, its length in tokens and its predicted seconds."""
 
     job: Job
     index: int

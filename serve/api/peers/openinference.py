@@ -21,28 +21,8 @@ from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write
 from attenuator.serve.api.errors import JSON, OWN_FORM
-from attenuator.serve.api.peers.forms import (
-    EXPLAIN,
-    IN_HEADER,
-    PeerForm,
-    check_names,
-    class_of,
-    header_fields,
-    result_header,
-    selected,
-    shared_names,
-)
-from attenuator.serve.api.peers.openinference_types import (
-    Inference,
-    InferOptions,
-    InferParameters,
-    InputTensor,
-    ModelMetadata,
-    OutputParameters,
-    OutputTensor,
-    TensorMetadata,
-    TensorParameters,
-)
+from attenuator.serve.api.peers import forms
+from attenuator.serve.api.peers import openinference_types as types
 from attenuator.serve.api.peers.tensors import (
     INTEGERS,
     JSON_BYTES,
@@ -80,24 +60,24 @@ def check_version(model: Model, request: Request) -> None:
         raise UnknownModel(sentence, param="version", allowed=own)
 
 
-def metadata(model: Model) -> ModelMetadata:
+def metadata(model: Model) -> types.ModelMetadata:
     """What the protocol says about a model."""
     labels = len(model.manifest.labels)
-    return ModelMetadata(
+    return types.ModelMetadata(
         name=model.manifest.name,
         versions=(version_of(model),),
         inputs=(
-            *(TensorMetadata(name=name, datatype="BYTES", shape=(-1,)) for name in TEXTS),
-            *(TensorMetadata(name=name, datatype="INT64", shape=(-1, -1)) for name in NUMBERS),
+            *(types.TensorMetadata(name=name, datatype="BYTES", shape=(-1,)) for name in TEXTS),
+            *(types.TensorMetadata(name=name, datatype="INT64", shape=(-1, -1)) for name in NUMBERS),
         ),
         outputs=tuple(
-            TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
+            types.TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
             for name, output in outputs_of(model).items()
         ),
     )
 
 
-class Infer(PeerForm):
+class Infer(forms.PeerForm):
     """One `infer` of a model, which the path names."""
 
     _tail = b""
@@ -113,26 +93,26 @@ class Infer(PeerForm):
         """The JSON, and the model of the path; what follows the JSON is kept for its tensors."""
         content, self._tail = split_body(body, single_header(self._request, JSON_BYTES))
         fields = parse_json(content)
-        check_names(fields, list(InferOptions.model_fields))
+        forms.check_names(fields, list(types.InferOptions.model_fields))
         return fields | {"model": self._model}
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
         check_version(model, self._request)
-        body = check_values(InferOptions, selected(fields, InferOptions.model_fields))
+        body = check_values(types.InferOptions, forms.selected(fields, types.InferOptions.model_fields))
         self._id = body.id
-        header = header_fields(self._request, shared_names())
+        header = forms.header_fields(self._request, forms.shared_names())
         parameters = body.parameters or {}
-        check_names(parameters, [*InferParameters.model_fields, *shared_names()], "parameters.")
-        special = selected(parameters, InferParameters.model_fields)
-        options = check_values(InferParameters, special, prefix="parameters.")
+        forms.check_names(parameters, [*types.InferParameters.model_fields, *forms.shared_names()], "parameters.")
+        special = forms.selected(parameters, types.InferParameters.model_fields)
+        options = check_values(types.InferParameters, special, prefix="parameters.")
         places = {
             "parameters": {name: parameters[name] for name in parameters if name not in special}
-            | class_of(options.priority, FIRST_BATCH_PRIORITY),
+            | forms.class_of(options.priority, FIRST_BATCH_PRIORITY),
             "the parameter timeout": {TIMEOUT: options.timeout * MICROSECONDS} if options.timeout else {},
-            IN_HEADER: header,
+            forms.IN_HEADER: header,
         }
-        called = {name: f"parameters.{name}" for name in (TRUNCATE, EXPLAIN)}
+        called = {name: f"parameters.{name}" for name in (TRUNCATE, forms.EXPLAIN)}
         timeout = {TIMEOUT: "parameters.timeout"} if options.timeout else {}
         own = self.gathered(places)
         self.written = {**timeout, **self.written, **called}
@@ -147,11 +127,11 @@ class Infer(PeerForm):
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """Tensors as JSON, or as bytes where they are asked for so."""
         name, version = answer.fields["model"], version_of(answer.model)
-        head = Inference(
+        head = types.Inference(
             model_name=name, model_version=version, id=self._id, parameters=_parameters_of(answer), outputs=()
         )
         inputs, tensors, tail = len(answer.scores), [], b""
-        wanted = [(output, output.parameters or OutputParameters()) for output in self._outputs]
+        wanted = [(output, output.parameters or types.OutputParameters()) for output in self._outputs]
         outputs = [OutputValues(output.name, answer, options.classification) for output, options in wanted]
         width = sum(math.prod(values.shape[1:]) for values in outputs)
         for values, (output, options) in zip(outputs, wanted, strict=True):
@@ -164,7 +144,7 @@ class Infer(PeerForm):
                 data = await write(values.as_json, inputs, width, b",")
                 tensors.append(b'%b,"data":[%b]}' % (to_json(tensor)[:-1], data))
         json = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}") + b",".join(tensors) + b"]}"
-        headers = headers | result_header(answer)
+        headers = headers | forms.result_header(answer)
         if not tail:
             return Response(json, 200, headers, JSON)
         headers[JSON_BYTES] = str(len(json))
@@ -197,7 +177,7 @@ def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
 
 def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     """Name and rows of an input tensor."""
-    tensor = read_object(raw, InputTensor, TensorParameters, where)
+    tensor = read_object(raw, types.InputTensor, types.TensorParameters, where)
     is_text = tensor.name in TEXTS
     if (tensor.datatype == "BYTES") != is_text:
         allowed = "BYTES" if is_text else " or ".join(INTEGERS)
@@ -209,16 +189,16 @@ def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
     return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
 
-def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[OutputTensor]:
+def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[types.OutputTensor]:
     """The outputs that a request asks for: all that the model has where it leaves that open."""
-    outputs: list[OutputTensor] = []
+    outputs: list[types.OutputTensor] = []
     names = list(outputs_of(model, explain=explain))
     allowed = ", ".join(names)
     if not raw:
-        return [OutputTensor.model_validate({"name": name}) for name in names]
+        return [types.OutputTensor.model_validate({"name": name}) for name in names]
     for place, fields in enumerate(raw):
         where = f"outputs[{place}]"
-        output = read_object(fields, OutputTensor, OutputParameters, where)
+        output = read_object(fields, types.OutputTensor, types.OutputParameters, where)
         if OUTPUTS[output.name].explains and not explain:
             sentence = (
                 f"{where}.name is {output.name}, which explained answers alone have: set explain in parameters, or ask "
@@ -241,10 +221,10 @@ def read_object(raw: Any, kind: type[Described], parameters: type[Body], where: 
     """Checks a tensor's description and its parameters; error sentences call it `where`."""
     if not isinstance(raw, dict):
         raise wrong(where, f"is {shown(raw)}", "an object")
-    check_names(raw, list(kind.model_fields), f"{where}.")
+    forms.check_names(raw, list(kind.model_fields), f"{where}.")
     if isinstance(raw.get("parameters"), dict):
         inner = f"{where}.parameters."
-        check_names(raw["parameters"], list(parameters.model_fields), inner)
+        forms.check_names(raw["parameters"], list(parameters.model_fields), inner)
         check_values(parameters, raw["parameters"], prefix=inner)
     return check_values(kind, raw, prefix=f"{where}.")
 

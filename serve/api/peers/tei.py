@@ -20,15 +20,7 @@ from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
-from attenuator.serve.api.peers.forms import (
-    IN_HEADER,
-    PeerForm,
-    check_names,
-    header_fields,
-    result_header,
-    selected,
-    shared_names,
-)
+from attenuator.serve.api.peers import forms
 from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble
 from attenuator.serve.settings import ServeSettings
 
@@ -119,7 +111,7 @@ def error_body(refusal: Refusal) -> PredictError:
 ERROR_FORM = ErrorForm(PredictError, error_body, {500: 424})
 
 
-class Predict(PeerForm):
+class Predict(forms.PeerForm):
     """One `POST /predict`."""
 
     model_places = f" in the body and in the header {HEADER}"
@@ -127,22 +119,22 @@ class Predict(PeerForm):
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header; `parameters` stay apart."""
-        header = header_fields(self._request, ["model", *shared_names()])
+        header = forms.header_fields(self._request, ["model", *forms.shared_names()])
         fields = parse_json(body)
         parameters = fields.pop("parameters", None)
-        check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *shared_names()])
+        forms.check_names(fields, ["inputs", "parameters", *PredictOptions.model_fields, *forms.shared_names()])
         if parameters is not None:
             self._nested = True
             if not isinstance(parameters, dict):
                 raise wrong("parameters", f"is {shown(parameters)}", "an object")
-            check_names(parameters, [*Parameters.model_fields, *shared_names()], "parameters.")
-        places = {"the body": fields, "parameters": parameters or {}, IN_HEADER: header}
+            forms.check_names(parameters, [*Parameters.model_fields, *forms.shared_names()], "parameters.")
+        places = {"the body": fields, "parameters": parameters or {}, forms.IN_HEADER: header}
         return self.gathered(places)
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
-        options = check_values(PredictOptions, selected(fields, PredictOptions.model_fields), ["truncate"])
-        hub = check_values(Parameters, selected(fields, Parameters.model_fields))
+        options = check_values(PredictOptions, forms.selected(fields, PredictOptions.model_fields), ["truncate"])
+        hub = check_values(Parameters, forms.selected(fields, Parameters.model_fields))
         self._raw = options.raw_scores or hub.function_to_apply == "none"
         self._top_k = hub.top_k
         activation = ACTIVATIONS[model.manifest.task]
@@ -151,7 +143,7 @@ class Predict(PeerForm):
             trained = f": model '{model.manifest.name}' was trained with {activation}"
             raise wrong("function_to_apply", f"is {hub.function_to_apply}", allowed, trained)
         check_side("truncation_direction", options.truncation_direction, model)
-        own = selected(fields, shared_names()) | {"truncate": bool(options.truncate)}
+        own = forms.selected(fields, forms.shared_names()) | {"truncate": bool(options.truncate)}
         if hub.top_k is not None:
             own["top_k"] = hub.top_k
         return assemble(own, model, self._inputs(fields))
@@ -172,7 +164,7 @@ class Predict(PeerForm):
             )
 
         body = await write(rows, len(answer.scores), 3 * len(labels), b",")
-        return Response(b"[%b]" % body if self._nested else body, 200, headers | result_header(answer), JSON)
+        return Response(b"[%b]" % body if self._nested else body, 200, headers | forms.result_header(answer), JSON)
 
     def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
         """Inputs in any of the shapes; a list of lists is a batch."""

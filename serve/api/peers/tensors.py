@@ -210,12 +210,7 @@ def outputs_of(model: Model, *, explain: bool = False) -> dict[str, Output]:
 
 
 class OutputValues:
-    """Values of an output.
-
-    Attributes:
-        shape: of the tensor.
-        datatype: of the values.
-    """
+    """Values of an output, with the tensor's shape and the values' datatype."""
 
     def __init__(self, name: str, answer: Answer, best: int | None) -> None:
         """Takes them from an answer: all of them, or so many of the best as texts `value:index:label`."""

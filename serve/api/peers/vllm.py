@@ -21,16 +21,7 @@ from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
-from attenuator.serve.api.peers.forms import (
-    IN_HEADER,
-    PeerForm,
-    check_names,
-    class_of,
-    header_fields,
-    result_header,
-    selected,
-    shared_names,
-)
+from attenuator.serve.api.peers import forms
 from attenuator.serve.api.peers.tei import check_side
 from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble
 from attenuator.serve.observe import events
@@ -148,25 +139,25 @@ def error_body(refusal: Refusal) -> ClassifyError:
 ERROR_FORM = ErrorForm(ClassifyError, error_body, {422: 400})
 
 
-class Classify(PeerForm):
+class Classify(forms.PeerForm):
     """One `POST /classify`."""
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
-        header = header_fields(self._request, ["model", *shared_names()])
+        header = forms.header_fields(self._request, ["model", *forms.shared_names()])
         fields = parse_json(body)
-        check_names(fields, ["input", *PeerOptions.model_fields, *shared_names()])
-        places = {"the body": fields, IN_HEADER: header}
+        forms.check_names(fields, ["input", *PeerOptions.model_fields, *forms.shared_names()])
+        places = {"the body": fields, forms.IN_HEADER: header}
         gathered = self.gathered(places)
         self.written = {**self.written, "inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
         return gathered
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
-        self._options = check_values(PeerOptions, selected(fields, PeerOptions.model_fields), NULLABLE)
+        self._options = check_values(PeerOptions, forms.selected(fields, PeerOptions.model_fields), NULLABLE)
         check_side("truncation_side", self._options.truncation_side, model)
-        own = selected(fields, set(shared_names()) - PeerOptions.model_fields.keys())
-        own |= class_of(self._options.priority, FIRST_BATCH_PRIORITY)
+        own = forms.selected(fields, set(forms.shared_names()) - PeerOptions.model_fields.keys())
+        own |= forms.class_of(self._options.priority, FIRST_BATCH_PRIORITY)
         own |= {"truncate": truncates(self._options.truncate_prompt_tokens, model)}
         return assemble(own, model, self._inputs(fields))
 
@@ -189,7 +180,7 @@ class Classify(PeerForm):
         head = Classes(id=name, created=int(time.time()), model=answer.fields["model"], data=(), usage=usage)
         before, start, after = head.model_dump_json().encode().rpartition(b'"data":[')
         data = await write(rows, len(answer.scores), 8 + len(labels), b",")
-        return Response(before + start + data + after, 200, headers | result_header(answer), JSON)
+        return Response(before + start + data + after, 200, headers | forms.result_header(answer), JSON)
 
     def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
         """Inputs in any of the shapes; a list of numbers is one input."""
