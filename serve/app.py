@@ -18,15 +18,7 @@ from attenuator.api import CLASSIFY, MODELS
 from attenuator.errors import AttenuatorError
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.documentation import LOAD_BODY, MODEL, Example, classify_body, description
-from attenuator.serve.api.errors import (
-    HTTP_ERROR,
-    JSON,
-    ROUTING_KINDS,
-    Refusal,
-    error_response,
-    failed,
-    response_for,
-)
+from attenuator.serve.api.errors import HTTP_ERROR, JSON, ROUTING_KINDS, Refusal, error_response, failed, response_for
 from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.peers.routes import error_form, request_bodies
 from attenuator.serve.api.routes import ClassifyDirectly, Routes

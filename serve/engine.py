@@ -16,13 +16,7 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row, RowResult
 from attenuator.runtime.explaining import RunOutcome
 from attenuator.runtime.session import cpu_count
-from attenuator.serve.accuracy.brownout import (
-    LEAST_SHARE,
-    Brownout,
-    Floors,
-    knobs_at,
-    lowered_share,
-)
+from attenuator.serve.accuracy.brownout import LEAST_SHARE, Brownout, Floors, knobs_at, lowered_share
 from attenuator.serve.accuracy.cost import Work, seeds_of
 from attenuator.serve.accuracy.plan import Limits
 from attenuator.serve.models.catalog import Catalog

@@ -15,13 +15,7 @@ from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.runtime.request import check_goals
 from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.goals import (
-    AGREEMENT,
-    GOALS,
-    Circumstances,
-    default_knobs_for,
-    knobs_for,
-)
+from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, default_knobs_for, knobs_for
 
 
 @dataclass(frozen=True, slots=True)

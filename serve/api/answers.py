@@ -17,14 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from attenuator.api import (
-    CalibrationInfo,
-    KnobInfo,
-    LengthBucket,
-    MeasuredAgreement,
-    MeasuredSetting,
-    ModelInfo,
-)
+from attenuator.api import CalibrationInfo, KnobInfo, LengthBucket, MeasuredAgreement, MeasuredSetting, ModelInfo
 from attenuator.calibration import Calibration, keeping_default
 from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model

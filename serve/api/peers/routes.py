@@ -12,12 +12,7 @@ from attenuator import __version__
 from attenuator.api import Body, ClassifyRequest
 from attenuator.runtime import Model
 from attenuator.serve.api.answers import Form, json_response
-from attenuator.serve.api.documentation import (
-    CLASSIFY_ANSWERS,
-    Answers,
-    Example,
-    RequestBody,
-)
+from attenuator.serve.api.documentation import CLASSIFY_ANSWERS, Answers, Example, RequestBody
 from attenuator.serve.api.errors import OWN_FORM, ErrorForm
 from attenuator.serve.api.peers import openinference, tei, vllm
 from attenuator.serve.api.peers import openinference_types as types
