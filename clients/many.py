@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from attenuator.api import Classification
+from pydantic import BaseModel
+
+from attenuator.api import Classification, ModelInfo
 from attenuator.clients import calls
 from attenuator.clients.calls import Call, Input
 from attenuator.clients.outcomes import Outcome, error_record, meets_one_input, read_error
@@ -48,6 +50,7 @@ class ManyCalls:
     Attributes:
         concurrency: calls under way at a time.
         ended: an error ended it; no further calls are to be sent.
+        resumes: whether there is a file to resume from, which is also about a calibration.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class ManyCalls:
         body = json.loads(calls.classify("-", **options).content or b"")
         self.concurrency = concurrency
         self.ended = False
+        self.resumes = resume is not None
         self._settings = {name: value for name, value in body.items() if name not in NOT_SETTINGS}
         self._inputs, self._options, self._resume = inputs, options, resume
         self._total = len(inputs) if total is None and isinstance(inputs, Sized) else total
@@ -77,11 +81,23 @@ class ManyCalls:
         self._bar = progress_bar(shown=progress)
         self._lock = threading.Lock()
 
+    def is_of(self, models: Iterable[ModelInfo]) -> None:
+        """Takes a service's models before the file is opened, for the calibration of the one that is asked."""
+        name = self._settings.get("model")
+        self.is_by(next((info.calibration for info in models if name in (None, info.name)), None))
+
+    def is_by(self, calibration: BaseModel | None) -> None:
+        """Takes what a model's settings are worth before the file is opened; None where it was not calibrated."""
+        if calibration is not None:
+            digest = hashlib.sha256(calibration.model_dump_json().encode()).hexdigest()
+            self._settings["calibration"] = digest
+
     def __enter__(self) -> Self:
         """Opens the file and the progress bar.
 
         Raises:
-            InvalidRequest: the file is of a call with other options, is damaged, in use, or cannot be written.
+            InvalidRequest: the file is of a call with other options or by another calibration, is damaged, in use, or
+                cannot be written.
         """
         if self._resume is not None:
             self._open(self._resume)
@@ -100,7 +116,7 @@ class ManyCalls:
         self._journal = journal = Journal(
             path,
             about,
-            other="holds answers to a call with other options, or is another kind of file",
+            other="holds answers to a call with other options or by another calibration, or is another kind of file",
             advice="give the options of that call, or another file",
         )
         try:
@@ -217,7 +233,7 @@ def classify_many(
 
     Raises:
         InvalidRequest: an option is wrong; or the file to resume from holds answers to other options, to other inputs
-            or of another revision of the model, is damaged, in use, or cannot be written.
+            or of another revision or calibration of the model, is damaged, in use, or cannot be written.
         AttenuatorError: as `classify`, where an error concerns more than one input.
     """
     file = None if resume is None else Path(resume)

@@ -5,8 +5,9 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any
 
-from attenuator.api import Classification
+from attenuator.clients import calls
 from attenuator.clients.calls import Call
 from attenuator.clients.many import ManyCalls, Task
 from attenuator.clients.outcomes import Outcome
@@ -18,9 +19,7 @@ AwaitedOutcomes = AsyncGenerator[Outcome, None]
 LOOKAHEAD = 4  # calls begun or waiting for each one under way, so that a slow one at the head holds up no others
 
 
-def blocking(
-    run: ManyCalls, send: Callable[[Call[Classification], Callable[[float], None]], Classification]
-) -> Outcomes:
+def blocking(run: ManyCalls, send: Callable[[Call[Any], Callable[[float], None]], Any]) -> Outcomes:
     """Sends the calls from threads. Where the iteration is left, those under way are waited for and kept in the file.
 
     Args:
@@ -33,7 +32,7 @@ def blocking(
         if stopped.wait(seconds):
             raise CancelledError
 
-    def ask(task: Task, call: Call[Classification]) -> Outcome:
+    def ask(task: Task, call: Call[Any]) -> Outcome:
         if run.ended:  # they begin in order: the caller meets the error before this
             raise CancelledError
         try:
@@ -48,6 +47,8 @@ def blocking(
         head = pending.popleft()
         return run.passed(head if isinstance(head, Outcome) else head.result())
 
+    if run.resumes:
+        run.is_of(send(calls.models(), pause))
     with run, ThreadPoolExecutor(run.concurrency, "classify_many") as pool:
         try:
             for task in run.tasks():
@@ -61,9 +62,7 @@ def blocking(
             pool.shutdown(cancel_futures=True)
 
 
-async def awaiting(
-    run: ManyCalls, send: Callable[[Call[Classification]], Awaitable[Classification]]
-) -> AwaitedOutcomes:
+async def awaiting(run: ManyCalls, send: Callable[[Call[Any]], Awaitable[Any]]) -> AwaitedOutcomes:
     """Sends the calls from tasks. Where the iteration is left, those under way are cancelled.
 
     Args:
@@ -72,7 +71,7 @@ async def awaiting(
     """
     places = asyncio.Semaphore(run.concurrency)
 
-    async def ask(task: Task, call: Call[Classification]) -> Outcome:
+    async def ask(task: Task, call: Call[Any]) -> Outcome:
         async with places:
             if run.ended:
                 raise asyncio.CancelledError
@@ -90,6 +89,8 @@ async def awaiting(
         pending.popleft()
         return run.passed(outcome)
 
+    if run.resumes:
+        run.is_of(await send(calls.models()))
     with run:
         try:
             for task in run.tasks():

@@ -20,6 +20,16 @@ from attenuator.clients.senders import LOOKAHEAD
 
 REFUSAL = {"error": "inputs[0] is empty", "error_type": "invalid_request", "param": "inputs[0]", "allowed": "a text"}
 
+MODEL = {
+    "name": "m",
+    "revision": ANSWER["revision"],
+    "task": "single_label",
+    "labels": [],
+    "max_tokens": 9,
+    "knobs": [],
+}
+CALIBRATION = {"confidence": 0.95, "data": "texts.csv", "texts": 9, "buckets": [], "settings": []}
+
 
 class Echo:
     """Answers each text with itself as label; later ones sooner, so that order is work."""
@@ -28,6 +38,7 @@ class Echo:
         self.asked: list[str] = []
         self.under_way = self.most = 0
         self.revision = ANSWER["revision"]
+        self.models: list[dict[str, Any]] = [MODEL]
         self.answers: dict[str, httpx.Response | Exception] = {}
         self._total = total
         self._lock = threading.Lock()
@@ -55,11 +66,15 @@ class Echo:
         return 0.002 * max(0, self._total - int(text)) if text.isdigit() else 0.0
 
     def blocking(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"models": self.models})
         text = self._begin(request)
         time.sleep(self._pause_s(text))
         return self._end(text)
 
     async def awaiting(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"models": self.models})
         text = self._begin(request)
         await asyncio.sleep(self._pause_s(text))
         return self._end(text)
@@ -232,9 +247,12 @@ def test_a_file_of_another_run_is_refused(many: Many, tmp_path: Path) -> None:
     content = file.read_bytes()
     newer = Echo()
     newer.revision = "1" * 64
+    calibrated = Echo()
+    calibrated.models = [MODEL | {"calibration": CALIBRATION}]
     for echo, inputs, options, sentence in (
         (Echo(), ["a", "b"], {"top_k": 2}, "holds answers to a call with other options"),
         (Echo(), ["a", "c"], {"top_k": 1}, "holds an answer to another input than input 2"),
+        (calibrated, ["a", "b"], {"top_k": 1}, "or by another calibration"),
         (newer, ["a", "b", "c"], {"top_k": 1}, "holds answers of the model's revision 000"),
     ):
         with pytest.raises(errors.InvalidRequest, match=sentence):

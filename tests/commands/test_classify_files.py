@@ -19,6 +19,7 @@ import tiny
 from running import Run
 
 import attenuator
+from attenuator.bundle import CALIBRATION
 from attenuator.errors import InvalidRequest
 from attenuator.rows import Columns, FileRow, file_rows
 
@@ -283,6 +284,23 @@ def test_a_file_has_the_answers_of_its_rows_alone_whatever_their_order_and_goal(
             prediction = answer.predictions[0]
             assert (row["label"], row["score"], row["knobs"]) == (prediction.label, prediction.score, answer.knobs)
         assert len({str(row["knobs"]) for row in rows}) == 2
+
+
+def test_a_run_is_not_gone_on_with_by_another_calibration(run: Run, tmp_path: Path) -> None:
+    """One output would have answers by two default goals."""
+    bundle = calibrations.promising(tiny.write(tmp_path / "promising", "yoso"))
+    output, kept = tmp_path / "out.csv", tmp_path / "kept.jsonl"
+    arguments = ["classify", bundle, "--output", output, "--resume", kept, "good film"]
+    assert run(*arguments)[0] == 0
+    written = output.read_text()
+    assert run(*arguments)[0] == 0
+    content = json.loads((bundle / CALIBRATION).read_text())
+    calibrations.write(bundle, content | {"default_agreement": 0.97})
+    code, _, errors = run(*arguments)
+    assert (code, len(errors.splitlines()), output.read_text()) == (1, 1, written)
+    assert "by another calibration" in errors
+    assert "; --restart begins anew" in errors
+    assert run(*arguments, "--restart")[0] == 0
 
 
 def test_a_stopped_run_with_a_bundle_goes_on(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:

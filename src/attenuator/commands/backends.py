@@ -11,6 +11,7 @@ from attenuator.clients.client import Client
 from attenuator.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from attenuator.calibration import Calibration
     from attenuator.runtime import Device
 
 
@@ -111,6 +112,11 @@ class BundleBackend:
         from attenuator.local import on_device  # ONNX Runtime, which asking a server does not need
 
         self._model = on_device(folder, device, threads=threads)
+
+    @property
+    def calibration(self) -> "Calibration | None":
+        """What its settings are worth; None where that was not measured."""
+        return self._model.model.calibration
 
     def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
         """See `LocalModel.classify`."""

@@ -153,6 +153,7 @@ def in_windows(run: ManyCalls, backend: BundleBackend, options: ClassifyOptions)
         backend: the bundle.
         options: what is asked of every input.
     """
+    run.is_by(backend.calibration)
     with run:
         tasks = run.tasks()
         for window in parts(tasks, _characters, WINDOW, WINDOW_CHARACTERS):
