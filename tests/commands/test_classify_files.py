@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tiny
 from running import Run
+from service import Service
 
 import attenuator
 from attenuator.bundle import CALIBRATION
@@ -284,6 +285,24 @@ def test_a_file_has_the_answers_of_its_rows_alone_whatever_their_order_and_goal(
             prediction = answer.predictions[0]
             assert (row["label"], row["score"], row["knobs"]) == (prediction.label, prediction.score, answer.knobs)
         assert len({str(row["knobs"]) for row in rows}) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "hashes"), [([], [16, 64, 16]), (["--min-agreement", "0.97"], [4, 16, 4])], ids=["default", "goal"]
+)
+def test_printed_answers_are_those_of_each_text_alone(
+    run: Run, folder: Path, asked: list[str], hashes: list[int]
+) -> None:
+    """A long text among short ones does not choose their setting."""
+    texts = ["good film", "good film " * 40, "bad plot"]
+    one = Service([folder])
+    for place in ([folder], ["--url", f"http://{one.host}:{one.port}"]):
+        together = run("classify", *place, "--json", *asked, *texts)[1].splitlines()
+        alone = [run("classify", *place, "--json", *asked, text)[1] for text in texts]
+        records, wanted = ([json.loads(line) | {"input": ""} for line in lines] for lines in (together, alone))
+        assert records == wanted
+        assert [record["knobs"]["num_hashes"] for record in records] == hashes
+    assert one.stop() == 0, one.log()
 
 
 def test_a_run_is_not_gone_on_with_by_another_calibration(run: Run, tmp_path: Path) -> None:

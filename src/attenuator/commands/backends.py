@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attenuator.api import Classification
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
-from attenuator.errors import InvalidRequest
+from attenuator.errors import AttenuatorError, InvalidRequest
 
 if TYPE_CHECKING:
     from attenuator.calibration import Calibration
@@ -56,12 +56,12 @@ class ClassifyOptions:
 
 
 class Backend(Protocol):
-    """Answers a few inputs at a time."""
+    """Answers a few inputs at a time, each as a request of its own: its neighbours do not choose its knobs."""
 
-    max_items: int
-
-    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
-        """One prediction per input."""
+    def classify_each(
+        self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions
+    ) -> Sequence[Classification | AttenuatorError]:
+        """An answer for each input, or why it has none."""
 
     def close(self) -> None:
         """Ends connections."""
@@ -70,21 +70,22 @@ class Backend(Protocol):
 class ServerBackend:
     """Asks a server."""
 
-    max_items = 32
-
     def __init__(self, client: Client, further: Mapping[str, Any]) -> None:
         """Takes the server.
 
         Args:
             client: of the server.
-            further: arguments of `Client.classify` that only a server takes.
+            further: arguments of `Client.classify_many` that only a server takes.
         """
         self._client = client
         self._further = further
 
-    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
-        """See `Client.classify`."""
-        return self._client.classify(list(inputs), **{**options.arguments(), **self._further})
+    def classify_each(
+        self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions
+    ) -> list[Classification | AttenuatorError]:
+        """See `Client.classify_many`."""
+        outcomes = self._client.classify_many(list(inputs), **{**options.arguments(), **self._further})
+        return [outcome.error or outcome.result() for outcome in outcomes]
 
     def close(self) -> None:
         """Closes the connections."""
@@ -93,8 +94,6 @@ class ServerBackend:
 
 class BundleBackend:
     """Runs a bundle in this process."""
-
-    max_items = 32
 
     def __init__(self, folder: Path, *, device: "Device", threads: int | None = None) -> None:
         """Loads the bundle.
@@ -117,10 +116,6 @@ class BundleBackend:
     def calibration(self) -> "Calibration | None":
         """What its settings are worth; None where that was not measured."""
         return self._model.model.calibration
-
-    def classify(self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions) -> Classification:
-        """See `LocalModel.classify`."""
-        return self._model.classify(inputs, **options.here())
 
     def classify_each(
         self, inputs: Sequence[dict[str, Any]], options: ClassifyOptions

@@ -1,12 +1,12 @@
 """The command `attenuator classify`."""
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attenuator.api import Classification
 from attenuator.clients.calls import UNSET, check_knobs
 from attenuator.clients.client import Client
 from attenuator.clients.progress import progress_bar
@@ -16,7 +16,7 @@ from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS
 from attenuator.commands.filerun import FileRun, named, partial_of, run_file
 from attenuator.commands.knobflags import flag, is_bundle, knobs_of_others
 from attenuator.commands.output import cut, output_for
-from attenuator.errors import InvalidRequest, KnobOutOfRange
+from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.rows import Columns, Format, file_rows, format_of
 from attenuator.texts import STDIN, Item, items, parts
@@ -25,15 +25,7 @@ if TYPE_CHECKING:
     from attenuator.runtime import Device
 
 FIRST_SHOWN = 60  # characters of a first word that is no bundle
-BATCH_CHARACTERS = 400_000  # well under the server's limit on a body, whatever the script
-
-
-def named_in(batch: Sequence[Item], error: InvalidRequest) -> InvalidRequest:
-    """The same error, with the input named by its line or argument rather than by its index in a request."""
-    match = re.match(r"inputs\[(\d+)\]", error.param or "")
-    if match is None or int(match[1]) >= len(batch):
-        return error
-    return type(error)(named(error, batch[int(match[1])].where), param=error.param, allowed=error.allowed)
+SHOWN_ITEMS, SHOWN_CHARACTERS = 32, 400_000  # at most, of inputs that are answered together
 
 
 def device_of(settings: ClassifySettings) -> "Device":
@@ -205,7 +197,7 @@ def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | Non
 def show_answers(
     settings: ClassifySettings, options: ClassifyOptions, source: Iterator[Item], *, streamed: bool
 ) -> None:
-    """Prints an answer for each input.
+    """Prints an answer for each input, up to the first that is refused.
 
     Args:
         settings: of the command.
@@ -220,16 +212,24 @@ def show_answers(
     if settings.bundle is not None:
         backend = bundle_backend(settings, settings.bundle)
     else:
-        backend = ServerBackend(client_of(settings), of_server(settings))
+        backend = ServerBackend(client_of(settings), {"concurrency": settings.concurrency, **of_server(settings)})
     with closing(backend), progress_bar() as progress:
         count = None if everything is None else len(everything)
-        task = progress.add_task("classifying", total=count, visible=count is None or count > backend.max_items)
+        task = progress.add_task("classifying", total=count, visible=count is None or count > SHOWN_ITEMS)
         inputs = source if everything is None else iter(everything)
-        for batch in parts(inputs, lambda item: len(item.excerpt), backend.max_items, BATCH_CHARACTERS):
-            try:
-                answer = backend.classify([item.content for item in batch], options)
-            except InvalidRequest as error:
-                raise named_in(batch, error) from error
-            output.show(batch, answer)
+        for batch in parts(inputs, lambda item: len(item.excerpt), SHOWN_ITEMS, SHOWN_CHARACTERS):
+            answers = backend.classify_each([item.content for item in batch], options)
+            answered = [_answer_to(item, answer) for item, answer in zip(batch, answers, strict=True)]
+            for item, answer in zip(batch, answered, strict=True):
+                output.show(item, answer)
             progress.advance(task, len(batch))
     output.close()
+
+
+def _answer_to(item: Item, answer: Classification | AttenuatorError) -> Classification:
+    """The answer; its error is raised, with the input named by its line or argument."""
+    if isinstance(answer, InvalidRequest):
+        raise type(answer)(named(answer, item.where), param=answer.param, allowed=answer.allowed)
+    if isinstance(answer, AttenuatorError):
+        raise answer
+    return answer

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -15,13 +14,14 @@ from attenuator.texts import Item
 
 LINE_CHARACTERS = 200
 SHORTEST_EXCERPT = 20
+SETTINGS_SHOWN = 3  # below a table; more are counted
 
 
 class Output(Protocol):
-    """Shows answers as they arrive."""
+    """Shows answers as they arrive, each with one prediction."""
 
-    def show(self, items: Sequence[Item], answer: Classification) -> None:
-        """Takes the answer to some inputs."""
+    def show(self, item: Item, answer: Classification) -> None:
+        """Takes the answer to an input."""
 
     def close(self) -> None:
         """Called after the last answer."""
@@ -64,18 +64,17 @@ def outputs_of(answer: Classification) -> dict[str, tuple[float, ...]]:
 class JsonLines:
     """One JSON object per input."""
 
-    def show(self, items: Sequence[Item], answer: Classification) -> None:
-        """Writes the answers at once, so that a reader at the other end of a pipe can start."""
-        for index, (item, prediction) in enumerate(zip(items, answer.predictions, strict=True)):
-            record: dict[str, Any] = {"input": item.where, **prediction.model_dump(mode="json", exclude_none=True)}
-            record["tokens"] = answer.tokens[index]
-            record |= {name: values[index] for name, values in outputs_of(answer).items()}
-            record |= {"knobs": prediction.knobs or answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
-            optional = ("expected_agreement", "steps", "relative_cost")
-            record |= {name: value for name in optional if (value := getattr(answer, name)) is not None}
-            record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
-            print(json.dumps(record, ensure_ascii=False))
-        sys.stdout.flush()
+    def show(self, item: Item, answer: Classification) -> None:
+        """Writes the answer at once, so that a reader at the other end of a pipe can start."""
+        [prediction], [tokens] = answer.predictions, answer.tokens
+        record: dict[str, Any] = {"input": item.where, **prediction.model_dump(mode="json", exclude_none=True)}
+        record["tokens"] = tokens
+        record |= {name: value for name, [value] in outputs_of(answer).items()}
+        record |= {"knobs": prediction.knobs or answer.knobs, "chosen_by": answer.chosen_by, "seed": answer.seed}
+        optional = ("expected_agreement", "steps", "relative_cost")
+        record |= {name: value for name in optional if (value := getattr(answer, name)) is not None}
+        record |= {"model": answer.model, "revision": answer.revision, "device": answer.device}
+        print(json.dumps(record, ensure_ascii=False), flush=True)
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -84,14 +83,13 @@ class JsonLines:
 class TabSeparated:
     """Label, score, whatever else the flags ask for, and the beginning of the text, for `cut`, `sort` and `awk`."""
 
-    def show(self, items: Sequence[Item], answer: Classification) -> None:
-        """Writes one line per input."""
-        for item, prediction in zip(items, answer.predictions, strict=True):
-            further = (best_of(prediction), logits_of(prediction), *sureness_of(prediction))
-            optional = [cell for cell in further if cell]
-            cells = [labels_of(prediction), f"{prediction.score:.4f}", *optional, cut(item.excerpt, LINE_CHARACTERS)]
-            print("\t".join(cells))
-        sys.stdout.flush()
+    def show(self, item: Item, answer: Classification) -> None:
+        """Writes a line."""
+        [prediction] = answer.predictions
+        further = (best_of(prediction), logits_of(prediction), *sureness_of(prediction))
+        optional = [cell for cell in further if cell]
+        cells = [labels_of(prediction), f"{prediction.score:.4f}", *optional, cut(item.excerpt, LINE_CHARACTERS)]
+        print("\t".join(cells), flush=True)
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -102,58 +100,58 @@ class TextTable:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._rows: list[tuple[Item, Prediction, int]] = []
-        self._outputs: dict[str, list[str]] = {}
-        self._last: Classification | None = None
-        self._compute_ms = 0.0
+        self._rows: list[tuple[Item, Classification]] = []
 
-    def show(self, items: Sequence[Item], answer: Classification) -> None:
-        """Keeps the answers for the table."""
-        self._rows += zip(items, answer.predictions, answer.tokens, strict=True)
-        for name, values in outputs_of(answer).items():
-            self._outputs.setdefault(name, []).extend(f"{value:.3g}" for value in values)
-        self._last = answer
-        self._compute_ms += answer.timing_ms.get("compute", 0.0)
+    def show(self, item: Item, answer: Classification) -> None:
+        """Keeps the answer for the table."""
+        self._rows.append((item, answer))
 
     def close(self) -> None:
         """Prints the table and, below it, what it ran with."""
-        if self._last is None:
+        if not self._rows:
             return
         header, rows = self._cells()
         used = sum(max(len(row[i]) for row in [header, *rows]) + 2 for i in range(len(header)))
         room = max(SHORTEST_EXCERPT, self._console.width - used)
         table = Table(box=None, pad_edge=False)
         for name in header:
-            number = name in ("score", "tokens", "error", "sure", *self._outputs)
+            number = name in ("score", "tokens", "error", "sure", *SEQUENCE_OUTPUTS)
             table.add_column(name, justify="right" if number else "left", no_wrap=number)
         table.add_column("input", no_wrap=True, min_width=SHORTEST_EXCERPT)
-        for (item, _, _), cells in zip(self._rows, rows, strict=True):
+        for (item, _), cells in zip(self._rows, rows, strict=True):
             table.add_row(*cells, cut(item.excerpt, room))
         self._console.print(table)
-        last = self._last
-        knobs = shown(last.knobs) or "no knob"
-        expected = last.expected_agreement
-        agreement = "" if expected is None else f", expected agreement {expected:.3f}"
-        self._console.print(
-            f"{last.model} on {last.device}: {knobs} (chosen by {last.chosen_by}{agreement}), seed {last.seed}, "
-            f"{self._compute_ms:.1f} ms computing",
-            style="dim",
-        )
+        last = self._rows[-1][1]
+        settings = dict.fromkeys(_setting_of(answer) for _, answer in self._rows)
+        seed = f"seed {last.seed}" if len({answer.seed for _, answer in self._rows}) == 1 else "a seed for each"
+        ran = "; ".join(settings) if len(settings) <= SETTINGS_SHOWN else f"{len(settings)} settings"
+        self._console.print(f"{last.model} on {last.device}: {ran}, {seed}", style="dim")
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows without the inputs themselves; columns that would be empty are left out."""
+        predictions = [answer.predictions[0] for _, answer in self._rows]
+        knobs = [shown(answer.knobs) for _, answer in self._rows]
+        outputs = [outputs_of(answer) for _, answer in self._rows]
         columns: dict[str, list[str]] = {
-            "label": [labels_of(prediction) for _, prediction, _ in self._rows],
-            "score": [f"{prediction.score:.4f}" for _, prediction, _ in self._rows],
-            "error": [sureness_of(prediction)[0] for _, prediction, _ in self._rows],
-            "sure": [sureness_of(prediction)[1] for _, prediction, _ in self._rows],
-            "best": [best_of(prediction) for _, prediction, _ in self._rows],
-            "logits": [logits_of(prediction) for _, prediction, _ in self._rows],
-            "tokens": [str(tokens) for _, _, tokens in self._rows],
-            **self._outputs,
+            "label": [labels_of(prediction) for prediction in predictions],
+            "score": [f"{prediction.score:.4f}" for prediction in predictions],
+            "error": [sureness_of(prediction)[0] for prediction in predictions],
+            "sure": [sureness_of(prediction)[1] for prediction in predictions],
+            "best": [best_of(prediction) for prediction in predictions],
+            "logits": [logits_of(prediction) for prediction in predictions],
+            "tokens": [str(answer.tokens[0]) for _, answer in self._rows],
+            **{name: [f"{each[name][0]:.3g}" if name in each else "" for each in outputs] for name in SEQUENCE_OUTPUTS},
+            "knobs": knobs if len(set(knobs)) > 1 else [],
         }
-        shown = {name: cells for name, cells in columns.items() if any(cells)}
-        return list(shown), [list(row) for row in zip(*shown.values(), strict=True)]
+        shown_columns = {name: cells for name, cells in columns.items() if any(cells)}
+        return list(shown_columns), [list(row) for row in zip(*shown_columns.values(), strict=True)]
+
+
+def _setting_of(answer: Classification) -> str:
+    """What an answer ran with, and who chose it."""
+    expected = answer.expected_agreement
+    agreement = "" if expected is None else f", expected agreement {expected:.3f}"
+    return f"{shown(answer.knobs) or 'no knob'} (chosen by {answer.chosen_by}{agreement})"
 
 
 def output_for(*, json_lines: bool) -> Output:
