@@ -228,13 +228,17 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         )
         for index, row in enumerate(calibration.buckets)
     )
+    exact = [calibration.bounds(index)[0] for index in range(len(calibration.buckets))]
     settings = (
         MeasuredSetting(
             knobs=model.knobs.check(setting.knobs),
-            agreement=tuple(MeasuredAgreement(value=each.value, bound=each.bound) for each in setting.agreement),
+            agreement=tuple(
+                MeasuredAgreement(value=each.value, bound=each.bound if place else bound)
+                for each, bound in zip(setting.agreement, exact, strict=True)
+            ),
             time=tuple(setting.time),
         )
-        for setting in calibration.settings
+        for place, setting in enumerate(calibration.settings)
     )
     return CalibrationInfo(
         confidence=calibration.confidence,

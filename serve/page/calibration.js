@@ -1,6 +1,6 @@
 /** What is known before anything is asked: how often each setting gave the exact answer, and how long it took. */
 
-import { areExact, defaultKnobs } from "./knobs.js";
+import { defaultKnobs } from "./knobs.js";
 import { aboutTokens } from "./numbers.js";
 
 const SURE = 0.99; // the agreement at which models are compared
@@ -11,22 +11,22 @@ function bucketAt({ buckets }, tokens) {
   return index < 0 ? buckets.length - 1 : index;
 }
 
-const measured = (model, index) => ({ knobs, agreement, time }) => {
-  const { value, bound } = areExact(model, knobs) ? { value: 1, bound: 1 } : agreement[index];
+const measured = (index) => ({ knobs, agreement, time }) => {
+  const { value, bound } = agreement[index];
   return { knobs, agreement: value, bound, time: time?.[index] ?? null };
 };
 
 /** Every setting that was measured on texts of this length; empty without a calibration. */
 export function calibrated(model, tokens) {
   if (!model.calibration) return [];
-  return model.calibration.settings.map(measured(model, bucketAt(model.calibration, tokens)));
+  return model.calibration.settings.map(measured(bucketAt(model.calibration, tokens)));
 }
 
 /** How many times as fast as exact a model is at its best where it stays as sure; 0 where nothing says. */
 export function gain(model) {
   if (model.task !== "single_label" || !model.calibration) return 0;
   const { buckets, settings } = model.calibration;
-  const points = buckets.flatMap((_, index) => settings.map(measured(model, index)));
+  const points = buckets.flatMap((_, index) => settings.map(measured(index)));
   return Math.max(...points.filter(({ agreement, time }) => time && agreement >= SURE).map(({ time }) => 1 / time), 0);
 }
 
@@ -54,7 +54,7 @@ class Frontier {
   constructor(model, index) {
     this.model = model;
     this.bucket = model.calibration.buckets[index];
-    this.all = model.calibration.settings.map(measured(model, index));
+    this.all = model.calibration.settings.map(measured(index));
     this.measured = this.bucket.settings.map((place) => this.all[place]).reverse();
     this.points = this.measured.flatMap((point, at) => (at ? [...between(model, this.measured[at - 1], point), point] : [point]));
     for (const point of [...this.all, ...this.points]) point.stops = this.#stops(point.knobs);

@@ -126,11 +126,12 @@ export class Curve {
     const y = place.y(point.agreement ?? frontier.points[0].agreement);
     const share = point.agreement === null ? "not known how sure" : `${percent(point.agreement)} the same`;
     Object.assign(this.handle.style, { left: `${x}px`, top: `${y}px` });
-    const said = areExact(model, knobs) ? ["exact"] : [point.time ? times(point.time) : "", share].filter(Boolean);
-    const now = { min: 0, max: frontier.points.length - 1, now: index, text: `${said.join(", ")}: ${settingText(model, knobs)}` };
+    const isRounded = point.agreement < 1; // where it is exact: the model's numbers are not
+    const said = areExact(model, knobs) ? ["exact", isRounded && share] : [point.time && times(point.time), share];
+    const now = { min: 0, max: frontier.points.length - 1, now: index, text: `${said.filter(Boolean).join(", ")}: ${settingText(model, knobs)}` };
     for (const [name, value] of Object.entries(now)) this.handle.setAttribute(`aria-value${name}`, value);
     const side = x > width / 2 ? -1 : 1;
-    said.forEach((text, row) => {
+    said.filter(Boolean).forEach((text, row) => {
       const beside = { x: x + side * 24, y: y + 22 + 17 * (row - (y > HEIGHT / 2 ? 3 : 0)), "text-anchor": side < 0 ? "end" : "start" };
       canvas.append(svg("text", { class: "readout", ...beside }, text));
     });

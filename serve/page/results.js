@@ -118,7 +118,7 @@ const agreementName = ({ task }) => (task === "regression" ? "Distance from exac
 
 /** How often answers at this setting are the exact ones, and what that was counted on: one figure, always of one kind. */
 function agreement({ setting, subject, isExact, model, expected, tokens }) {
-  if (isExact) return ["exact", "nothing is left out"];
+  if (isExact && !(expected?.agreement < 1)) return ["exact", "nothing is left out"]; // else its numbers are rounded
   if (expected) {
     const { texts } = frontierOf(model, tokens).bucket;
     const of = `of ${whole(texts)} other texts about this long`;

@@ -1,5 +1,6 @@
 """The playground's curve, its goal and its comparison, as a visitor uses them in a real browser."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,27 @@ def test_the_page_opens_where_requests_run_that_set_nothing(visit: Callable[...,
     assert '"keep":0.05,"alpha":0,' in text(page, "code-curl")
     expect(page.locator("#handle")).to_have_attribute("aria-valuetext", re.compile("^2.4 × as fast, 99.6 % the same: "))
     assert "Requests that set nothing run where 99 % stayed the same." in text(page, "curve-note")
+    assert one.stop() == 0, one.log()
+
+
+def test_the_exact_value_of_a_rounded_bundle_shows_what_was_measured_there(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its int8 numbers change answers, whatever the knob."""
+    folder = without_default(BUNDLES / "reviews", tmp_path)
+    calibration = json.loads((folder / "calibration.json").read_text())
+    exact, other, *_ = calibration["settings"]
+    exact["agreement"] = other["agreement"]
+    (folder / "calibration.json").write_text(json.dumps(calibration | {"reference": "0" * 64}))
+    one = Service([folder])
+    page = opened(visit, one)
+    dots(page)
+    turn(page, "num_hashes", "End", "exact")
+    measured = one.client.get("/v1/models").json()["models"][0]["calibration"]["settings"]
+    assert measured[0]["agreement"] == measured[1]["agreement"]
+    share = text(page, "agreement")
+    assert re.fullmatch(r"9\d(\.\d+)? %", share)
+    expect(page.locator("#handle")).to_have_attribute("aria-valuetext", re.compile(f"^exact, {share} the same: "))
     assert one.stop() == 0, one.log()
 
 
