@@ -131,7 +131,7 @@ def test_what_texts_chose_is_shown(bundles: dict[str, Path]) -> None:
         text = printed(report_of(bundles["softmax"], manifest.model_copy(update={"provenance": source}), [node]))
         shown[selection and selection.texts] = [line for line in text.splitlines() if line.startswith("selection")]
     assert shown[None] == []
-    assert "no texts were given at export" in shown[0][0]
+    assert "schedule early: set at export or its default; no texts chose it in fp32" in shown[0][0]
     assert (
         "schedule early, chosen by 400 texts: at the defaults 99.2% of the answers agree with the exact"
         in shown[400][0]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.bundle import TRAINED_POSITIONS, ChosenSelection, Manifest
+from attenuator.bundle import TRAINED_POSITIONS, Manifest
 from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.figures import plain
 from attenuator.commands.report import Report
@@ -69,12 +69,13 @@ def _thresholds(manifest: Manifest) -> str:
     return ", ".join(shown[:LABELS_SHOWN]) + (", ..." if len(shown) > LABELS_SHOWN else "")
 
 
-def _selection(chosen: ChosenSelection | None) -> str:
+def _selection(manifest: Manifest) -> str:
+    chosen = manifest.provenance.selection
     if chosen is None:
         return ""
     how = f"schedule {chosen.schedule}" + (f", merge {chosen.merge}" if chosen.merge else "")
     if chosen.agreement is None:
-        return f"{how}; no texts were given at export to choose it by"
+        return f"{how}: set at export or its default; no texts chose it in {manifest.precision}"
     ends = "" if chosen.agreement_low is None else f" (95 % interval from {chosen.agreement_low:.1%})"
     timed = (
         ""
@@ -119,7 +120,7 @@ def show(console: Console, report: Report) -> None:
             "licence": source.licence,
             "tools": ", ".join(f"{name} {version}" for name, version in source.tools.items()),
             "parity": ", ".join(f"{name} {value:.2g}" for name, value in source.parity.items()),
-            "selection": _selection(source.selection),
+            "selection": _selection(manifest),
             "taught": "" if taught is None else f"a second graph answers below {taught.knob} {taught.below:g}",
         },
     )
