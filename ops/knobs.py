@@ -128,6 +128,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+SEED_ALLOWED = f"a whole number from 0 to {SEED_HIGH}, or null to have one drawn"
+
+
 def check_seed(value: object) -> int:
     """Checks a seed.
 
@@ -140,8 +143,7 @@ def check_seed(value: object) -> int:
     Raises:
         InvalidRequest: not a whole number from 0 to 2^53 - 1.
     """
-    allowed = f"a whole number from 0 to {SEED_HIGH}"
     seed = whole_number(value)
     if seed is None or not 0 <= seed <= SEED_HIGH:
-        raise InvalidRequest(f"seed is {shown(value)}, must be {allowed}", param="seed", allowed=allowed)
+        raise InvalidRequest(f"seed is {shown(value)}, must be {SEED_ALLOWED}", param="seed", allowed=SEED_ALLOWED)
     return seed

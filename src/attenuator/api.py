@@ -11,7 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.bundle import BundleKnob, Task
 from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
-from attenuator.ops.knobs import whole_number
+from attenuator.ops.knobs import SEED_ALLOWED, whole_number
 from attenuator.ops.spec import SEED_HIGH, Knob
 
 CLASSIFY, MODELS = "/v1/classify", "/v1/models"  # the routes of programs that classify
@@ -69,9 +69,7 @@ class Options(Body):
     model: str | SkipJsonSchema[None] = Field(
         None, description="the name of a served model; may be left out if only one is served"
     )
-    seed: Annotated[int, Field(ge=0, le=SEED_HIGH), WHOLE] | None = Field(
-        None, description=f"a whole number from 0 to {SEED_HIGH}, or null to have one drawn"
-    )
+    seed: Annotated[int, Field(ge=0, le=SEED_HIGH), WHOLE] | None = Field(None, description=SEED_ALLOWED)
     timeout_ms: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_MS)] | SkipJsonSchema[None] = Field(
         None, description=f"a number of milliseconds above 0, at most {MAX_TIMEOUT_MS:g}"
     )

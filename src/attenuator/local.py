@@ -335,10 +335,10 @@ def parse(inputs: Any) -> Iterator[Input]:
     Raises:
         InvalidRequest: one is none of `INPUT_KINDS` and no pair, or there is none.
     """
-    if isinstance(inputs, str):
-        yield Input("inputs", text=str(inputs))
+    values = [inputs] if isinstance(inputs, Mapping) else _scalar(inputs)
+    if isinstance(values, str):
+        yield Input("inputs", text=str(values))
         return
-    values = [inputs] if isinstance(inputs, Mapping) else inputs.tolist() if hasattr(inputs, "tolist") else inputs
     if not isinstance(values, Sequence | Iterator) or isinstance(values, bytes | bytearray | memoryview):
         raise wrong("inputs", f"is of type {type(inputs).__name__}", INPUTS_ALLOWED)
     index = -1
@@ -352,7 +352,7 @@ def _plain(value: Any) -> Any:
     """An input with the HTTP API's own types: pairs of texts are objects there, token ids a list."""
     if isinstance(value, Mapping):
         return {
-            name: each.tolist() if hasattr(each, "tolist") else list(each) if isinstance(each, tuple) else each
+            str(name): each.tolist() if hasattr(each, "tolist") else list(each) if isinstance(each, tuple) else each
             for name, each in value.items()
         }
     if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):

@@ -219,6 +219,41 @@ def test_a_wrong_type_is_named_with_all_that_there_may_be(here: LocalModel) -> N
     )
 
 
+ODD_INPUTS: list[Any] = [
+    *(bytearray(b"a"), memoryview(b"a"), {"good"}, 3, 2.5, None, True, object(), str, np.array(3.0), np.array([[1]])),
+    *([None], [b"a"], [{"a"}], [object()], [["a", "b", "c"]], [[["a"]]], [["a"]], [np.array([2, 3])]),
+    *({}, {1: "a"}, {None: 1}, {"text_pair": "a"}, {"text": b"a"}, {"text": None}, {"text": ["a"]}, {"text": {"a"}}),
+    *(
+        {"token_ids": each}
+        for each in ("23", [[2]], [{}], [None], [2.5], [object()], {2}, np.array(3), np.ones((1, 2)))
+    ),
+    {"token_ids": [2], "token_type_ids": 3},
+]
+ODD_FIELDS: list[dict[str, Any]] = [
+    *({"seed": each} for each in (object(), "7", [7], float("inf"), -1, np.array([1, 2]))),
+    *({"num_hashes": each} for each in ([8], {}, {8}, object(), b"8", float("nan"), 10**30, np.array([1, 2]))),
+    *({"top_k": [1]}, {"explain": object()}, {"explain": np.array([True, False])}, {"min_agreement": "a"}),
+]
+
+
+@pytest.mark.parametrize("inputs", ODD_INPUTS)
+def test_odd_inputs_are_one_sentence(here: LocalModel, inputs: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"^inputs.*, must be .+[^.]$"):
+        here.classify(inputs)
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS)
+def test_odd_fields_are_one_sentence(here: LocalModel, fields: dict[str, Any]) -> None:
+    [name] = fields
+    with pytest.raises(InvalidRequest, match=f"^{name} .*must be .+[^.]$") as refused:
+        here.classify("good", **fields)
+    assert name != "seed" or "or null to have one drawn" in str(refused.value)
+
+
+def test_an_array_of_no_axes_is_one_text(here: LocalModel) -> None:
+    assert content(here.classify(np.array("good film"))) == content(here.classify("good film"))
+
+
 def test_what_only_a_service_can_do_is_refused(here: LocalModel, bundles: dict[str, Path]) -> None:
     for name, value in {"max_latency_ms": 5.0, "timeout_ms": 5.0, "priority": "batch", "degradable_to": {}}.items():
         with pytest.raises(
