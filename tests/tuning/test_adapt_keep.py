@@ -235,7 +235,7 @@ def test_where_tokens_are_left_out_is_tried_first(source: Path, texts: Path, tmp
     tried = [line.rpartition(" ")[2] for line in said if line.startswith("tries schedule")]
     assert tried == ["first", "second", "rising"], "middle is second in four layers"
     assert json.loads((tmp_path / "out" / "training.json").read_text())["schedule"] in tried
-    assert any("next: attenuator export" in line for line in said)
+    assert any("next: attenuator tune" in line for line in said)
 
 
 def test_the_lowest_curve_is_chosen_at_equal_work() -> None:

@@ -97,7 +97,7 @@ def test_a_config_becomes_a_bundle_that_classifies(
     assert set(record["held_out"]) == {"as trained", "at the exact value"}
     assert record["held_out"]["as trained"]["accuracy"] > 0.9
     assert "95 % interval" in out
-    assert f"attenuator export '{tmp_path / 'an out'}' --attention yoso" in out, "as a shell takes it"
+    assert f"next: attenuator tune '{tmp_path / 'an out'}' --texts FILE --output BUNDLE" in out, "as a shell takes it"
     stored = json.loads((tmp_path / "an out" / "config.json").read_text())
     assert (stored["id2label"], stored["attenuator"]["hash_bits"]) == (dict(zip("01", LABELS, strict=True)), 4)
     labels, defaults = answers(tmp_path / "an out", "yoso", tmp_path / "bundle")

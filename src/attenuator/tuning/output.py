@@ -106,10 +106,7 @@ class OutputFolder:
         self.write(finished=True, **fields)
         shutil.rmtree(self.steps, ignore_errors=True)
 
-    def next_command(self, attention: str) -> str:
-        """What makes a bundle of the output, for a shell.
-
-        Args:
-            attention: that the model was trained with.
-        """
-        return f"attenuator export {shlex.quote(str(self.path))} --attention {attention} --output BUNDLE"
+    @property
+    def next_command(self) -> str:
+        """What makes a bundle of the output, for a shell."""
+        return f"attenuator tune {shlex.quote(str(self.path))} --texts FILE --output BUNDLE"

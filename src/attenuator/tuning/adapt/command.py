@@ -165,7 +165,7 @@ def finish(settings: AdaptSettings, folder: OutputFolder, adapted: Adapted, text
     for line in table(knob, adapted.teacher_accuracy, adapted.before, adapted.after):
         print(line)
     reached = verdict(settings, adapted, float(folder.record["settings"][knob.name]), texts)
-    note(f"'{folder.path}' is written; next: {folder.next_command(settings.attention)}")
+    note(f"'{folder.path}' is written; next: {folder.next_command}")
     return reached
 
 

@@ -92,7 +92,7 @@ def run_keep(settings: AdaptSettings, source: Path, say: Callable[[str], None]) 
     for line in lines(result):
         say(line)
     say(summary(result, settings.min_agreement or AGREEMENT))
-    say(f"'{folder.path}' is written; next: attenuator export {folder.path} --output BUNDLE")
+    say(f"'{folder.path}' is written; next: {folder.next_command}")
     return result, settings.min_agreement is None or result.cheapest(settings.min_agreement) is not None
 
 

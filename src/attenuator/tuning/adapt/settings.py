@@ -22,10 +22,10 @@ SYNONYMS = {"--texts": "--data", "--minutes": "--max-minutes"}
 USAGE = "CHECKPOINT --data FILE --output FOLDER [options]"
 EXAMPLES = """  keep softmax attention, and bear that most tokens are left out; texts without labels are enough:
     attenuator adapt checkpoint --keep --texts texts.txt --minutes 10 --truncate --output taught
-    attenuator export taught --output bundles/taught
+    attenuator tune taught --texts others.txt --output bundles/taught
   learn another attention; unlabelled texts like those that callers will send are enough; 2,000 are a good number:
     attenuator adapt checkpoint --data texts.txt --output adapted --truncate
-    attenuator export adapted --attention {attention} --output bundles/adapted
+    attenuator tune adapted --texts others.txt --output bundles/adapted
   with labels the accuracy is shown as well; texts held out in a file of their own say more than a tenth of the data:
     attenuator adapt checkpoint --data train.jsonl --held-out test.jsonl --output adapted
   a table: which columns hold texts and labels
@@ -54,12 +54,12 @@ what happens without
      with the teacher's, and the best weights are kept.
   3. Agreement, and accuracy where there are labels, are shown before and after, over values of the knob.
 
-The output is a checkpoint with its tokenizer, whose config says what it was trained with; export takes it from there.
+The output is a checkpoint with its tokenizer, whose config says what it was trained with; tune takes it from there.
 CHECKPOINT is of the families that `attenuator export` takes and whose attention can be replaced, or of the project's
 own encoder. A Longformer becomes a RoBERTa, whose tokens all attend to one another. Nothing is fetched from a network.
 
 exit codes: 0 the checkpoint is written, 1 it could not be, or it was but without the --min-agreement asked for, 2
-usage error, 130 interrupted; an error is one sentence on stderr""".replace("{attention}", REPLACEMENTS[0]).replace(
+usage error, 130 interrupted; an error is one sentence on stderr""".replace(
     "{positions}", "\n".join(f"  {name:13} {doc}" for name, doc in POSITIONS.items())
 )
 

@@ -216,5 +216,5 @@ def report(
     lines = [f"{folder.path}: {outcome.ended}, {outcome.seconds / 60:.1f} min; the best weights are kept"]
     for name, value in by_name.items():
         lines.append(f"  {value.sentence()}" + (f", {name}" if len(by_name) > 1 else ""))
-    lines.append(f"  next: {folder.next_command(trainable.attention)}")
+    lines.append(f"  next: {folder.next_command}")
     return lines

@@ -20,9 +20,9 @@ POSITIONALS = Positionals(
     "folder of a checkpoint, trained as a classifier or not; or a config.json beside a tokenizer",
 )
 USAGE = "(CHECKPOINT | CONFIG) --data FILE --output CHECKPOINT [options]"
-EXAMPLES = """  fine-tune a checkpoint that you have on disk, and serve the result:
+EXAMPLES = f"""  fine-tune a checkpoint that you have on disk, and serve the result:
     attenuator train bert-small --data reviews.jsonl --output tuned
-    attenuator export tuned --attention {baseline} --output bundles/tuned
+    attenuator tune tuned --texts texts.txt --output bundles/tuned
     attenuator serve bundles/tuned
   a line of reviews.jsonl; several labels a text make a model of several labels
     {{"text": "A quiet, moving film.", "label": "positive"}}
@@ -31,10 +31,10 @@ EXAMPLES = """  fine-tune a checkpoint that you have on disk, and serve the resu
     attenuator train bert-small --data reviews.csv --column review --label-column stars --output tuned
   a number in place of a label: the model then has one score
     attenuator train bert-small --data reviews.csv --column review --label-column stars --regression --output tuned
-  with an attention whose time grows linearly with the length, in place of {baseline}; weights that were trained with
-  another one have to learn it, which takes more texts or epochs (attenuator adapt teaches it without labels)
-    attenuator train bert-small --attention {other} --data reviews.jsonl --output tuned
-    attenuator export tuned --attention {other} --output bundles/tuned
+  with an attention whose time grows linearly with the length, in place of {BASELINE.key}; weights that were trained
+  with another one have to learn it, which takes more texts or epochs (attenuator adapt teaches it without labels)
+    attenuator train bert-small --attention {REPLACEMENTS[0]} --data reviews.jsonl --output tuned
+    attenuator tune tuned --texts texts.txt --output bundles/tuned
   no longer than half an hour, and no longer than it gets better:
     attenuator train bert-small --data reviews.jsonl --output tuned --epochs 10 --max-minutes 30 --patience 3
   interrupted by Ctrl-C, or killed? The same command with --resume goes on, to the same result:
@@ -47,15 +47,15 @@ what happens
   2. A few batches are timed, and the time of the whole is said before the first step; --max-minutes cuts the steps to
      what fits, so that the learning rate still falls to 0.
   3. The model is evaluated on the texts held out --evaluations times an epoch, and the best weights are kept. So their
-     accuracy is a little too good; measure what matters with `attenuator calibrate` on texts of neither part.
+     accuracy is a little too good; measure what matters with `attenuator tune` on labelled texts of neither part.
 
 Labels that the checkpoint has keep their places; whole numbers are places of its labels. Others give it a classifier
 of new weights, which is said. The output is a checkpoint with its tokenizer, whose config says what it was trained
-with; `attenuator export` takes it from there. CHECKPOINT is of a family that export takes, or the project's own
+with; `attenuator tune` takes it from there. CHECKPOINT is of a family that export takes, or the project's own
 encoder. Nothing is fetched from a network.
 
 exit codes: 0 the checkpoint is written, 1 something failed, 2 usage error, 130 interrupted; an error is one sentence
-on stderr""".format(baseline=BASELINE.key, other=REPLACEMENTS[0])
+on stderr"""
 
 if TYPE_CHECKING:
     AttentionName = str
