@@ -288,6 +288,8 @@ def describe(source: Source, name: str, max_tokens: int | None) -> dict[str, Any
     limit = source.max_tokens
     if max_tokens is not None and not 1 <= max_tokens <= limit:
         raise ExportError(f"max_tokens is {max_tokens}, must be from 1 to {limit} for this model")
+    if not re.fullmatch(bundle.NAME, name):
+        raise ExportError(f"name is {name[:80]!r}, must be {bundle.NAME_ALLOWED}")
     config = source.model.config
     return {
         "format_version": bundle.FORMAT_VERSION,

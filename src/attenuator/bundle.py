@@ -36,7 +36,9 @@ INT32_HIGH = 2**31 - 1
 
 Task = Literal["single_label", "multi_label", "regression"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' and '-', the first a letter or a digit"
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class Record(BaseModel):

@@ -170,6 +170,26 @@ def test_what_is_no_bundle_is_not_replaced_and_a_missing_file_is_named(checkpoin
     assert tune(checkpoint, "--min-agreement", 1.5)[0] == 2
 
 
+def test_a_name_and_a_place_that_cannot_be_are_refused_before_the_work(
+    checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    words = [checkpoint, "--texts", data]
+    for further, sentence in (
+        (["--name", "a name", "--output", tmp_path / "new"], "name is 'a name', must be 1 to 128 letters, digits"),
+        (["--output", file / "new"], "cannot be written: "),
+    ):
+        code, _, said = tune(*words, *further)
+        assert (code, "texts take about" in said) == (1, False)
+        assert sentence in said
+    monkeypatch.setattr(pipeline.shutil, "disk_usage", lambda place: pipeline.shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]
+    code, _, said = tune(*words, "--output", tmp_path / "full")
+    assert (code, "texts take about" in said) == (1, False)
+    assert "full cannot be written: 0 MiB are free there, the bundle takes " in said
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 def test_parts_share_no_text_and_are_the_same_in_every_run(checkpoint: Path, data: Path) -> None:
     notes: list[str] = []
     texts, items = read(data, TuneSettings(texts=data), load_source(str(checkpoint)), notes.append)

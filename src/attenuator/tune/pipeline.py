@@ -24,7 +24,7 @@ from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.compare.candidates import attentions_of
 from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export.choose import KNOB, SHARES
-from attenuator.export.output import refuse_output, replace
+from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import default_name, describe, export
 from attenuator.export.selection import DROPPED, can_select, places
@@ -90,11 +90,17 @@ class Run:
             refuse_output(place)
         except (OSError, RuntimeError) as error:  # a name that is too long, a circle of links
             raise InvalidRequest(f"--output {str(self.output)[:80]} cannot be written: {error}") from None
+        with staging_for(place):
+            pass  # so that it can be written is known before the work
         self.work = place.with_name(f".{place.name}.tuning")
         self.name = settings.name or default_name(place)
         steps("load the checkpoint")
         self.source: Source = load(checkpoint)
-        describe(self.source, self.name, settings.max_tokens)  # refuses max_tokens before anything is begun
+        describe(self.source, self.name, settings.max_tokens)  # refuses name and max_tokens before anything is begun
+        takes = sum(each.numel() * each.element_size() for each in self.source.model.parameters())
+        if (free := shutil.disk_usage(place.parent).free) < takes:
+            sizes = f"{free / 2**20:.0f} MiB are free there, the bundle takes {takes / 2**20:.0f}"
+            raise InvalidRequest(f"--output {self.output} cannot be written: {sizes}")
 
     def tune(self) -> Tuned | None:
         """Does all of it.
