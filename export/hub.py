@@ -16,7 +16,8 @@ from attenuator.export.tokenizer import VOCABULARY_FILES
 
 __all__ = ["fetched", "is_hub_id"]
 
-HUB_ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
+HUB_ID = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>.+))?", re.DOTALL)
+REVISION = re.compile(r"(?!.*\.\.)[\w./-]+")
 # What loading reads, all at the top of the repository: weights of TensorFlow, Flax or ONNX are left where they are.
 FILES = (
     *("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "adapter_config.json"),
@@ -48,6 +49,9 @@ def fetched(source: str) -> Path:
 
     parts = HUB_ID.fullmatch(source)
     assert parts is not None, "`is_hub_id` says so"
+    if parts["revision"] is not None and not REVISION.fullmatch(parts["revision"]):
+        allowed = "must be a branch, tag or commit of letters, digits, '.', '_', '/' and '-', without '..'"
+        raise ExportError(f"the revision of '{parts['repo']}' is {parts['revision'][:80]!r}, {allowed}")
 
     def download(*files: str) -> Path:
         return Path(snapshot_download(parts["repo"], revision=parts["revision"], allow_patterns=list(files)))

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from attenuator.bundle import read_manifest
+from attenuator.errors import ExportError
 from attenuator.export.hub import FILES, PICKLES, SAFETENSORS, is_hub_id
+from attenuator.export.place import place_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SENTENCES = """
@@ -198,6 +200,14 @@ def test_a_folder_stays_a_folder_and_other_words_say_what_they_could_be(
 def test_every_file_that_is_saved_is_fetched(checkpoint: Callable[[str], Path], key: str) -> None:
     known = {*FILES, *SAFETENSORS, *PICKLES}
     assert {each.name for each in checkpoint(key).iterdir()} <= known
+
+
+@pytest.mark.parametrize("revision", ["../../x", "a..b", "a\nb", "\x1b[2J", "a b"])
+def test_a_revision_that_leads_elsewhere_is_refused_before_the_hub_is_asked(revision: str) -> None:
+    with pytest.raises(ExportError) as refused:
+        place_of(f"org/tiny@{revision}")
+    sentence = f"the revision of 'org/tiny' is {revision!r}, must be a branch, tag or commit of letters, digits, "
+    assert str(refused.value) == sentence + "'.', '_', '/' and '-', without '..'"
 
 
 @pytest.mark.parametrize("word", ["bert-base-uncased", "/tmp/a", "../a/b", "a/b/c", "a b/c", "a/b@", "a/b:c"])
