@@ -120,12 +120,17 @@ def record_of(line: str, where: str) -> dict[str, Any]:
         InvalidRequest: it is not UTF-8, not JSON, or no object.
     """
     try:
-        record = json.loads(checked(line, where))
+        record = json.loads(checked(line, where), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
     if not isinstance(record, dict):
         raise InvalidRequest(f"{where} is {shown(record)}, {OBJECT}")
     return record
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuses NaN and Infinity, which Python's decoder takes."""
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def input_in(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attenuator.runtime import Device
 
 FIRST_SHOWN = 60  # characters of a first word that is no bundle
-SHOWN_ITEMS, SHOWN_CHARACTERS = 32, 400_000  # at most, of inputs that are answered together
+BATCH_ITEMS, BATCH_CHARACTERS = 32, 400_000  # at most, of inputs that are answered together
 
 
 def device_of(settings: ClassifySettings) -> "Device":
@@ -215,9 +215,9 @@ def show_answers(
         backend = ServerBackend(client_of(settings), {"concurrency": settings.concurrency, **of_server(settings)})
     with closing(backend), progress_bar() as progress:
         count = None if everything is None else len(everything)
-        task = progress.add_task("classifying", total=count, visible=count is None or count > SHOWN_ITEMS)
+        task = progress.add_task("classifying", total=count, visible=count is None or count > BATCH_ITEMS)
         inputs = source if everything is None else iter(everything)
-        for batch in parts(inputs, lambda item: len(item.excerpt), SHOWN_ITEMS, SHOWN_CHARACTERS):
+        for batch in parts(inputs, lambda item: len(item.excerpt), BATCH_ITEMS, BATCH_CHARACTERS):
             answers = backend.classify_each([item.content for item in batch], options)
             answered = [_answer_to(item, answer) for item, answer in zip(batch, answers, strict=True)]
             for item, answer in zip(batch, answered, strict=True):
