@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ start_log = logging.getLogger("attenuator.serve.start")
 # of its own system calls. With Python's 5 ms a short text is answered twice as slowly meanwhile; below this, changing
 # between threads takes more than it saves.
 SWITCH_INTERVAL_S = 0.0005
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+END_S = 5.0  # after the time limit of draining: for the last answers and traces
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
@@ -111,8 +114,9 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     warn_if_open(keys, bound)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    end_in_time(settings.drain_timeout_ms / 1000 + END_S)
     stop_requested = asyncio.create_task(stop.wait())
     started = asyncio.create_task(engine.start(folders))
     watched = asyncio.create_task(keys.watch())
@@ -136,6 +140,30 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         await running
         if traces is not None:
             await traces.stop()
+
+
+def end_in_time(limit_s: float) -> None:
+    """Has the process end so long after a signal, also where a request that the event loop runs itself hangs.
+
+    A thread reads the signals first, and hands them on to the event loop. Call it when that has its handlers.
+    """
+
+    def end() -> None:
+        log.critical("the event loop has not ended within %g s of a signal: the process ends without it", limit_s)
+        os._exit(1)
+
+    def listen() -> None:
+        while number := os.read(heard, 1):
+            os.write(loop, number)
+            if number[0] in SIGNALS and not timer.is_alive():
+                timer.start()
+
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    loop = signal.set_wakeup_fd(told)
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    threading.Thread(target=listen, name="signals", daemon=True).start()
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

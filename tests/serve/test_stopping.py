@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from service import Service, dumped, request_bytes
@@ -23,6 +24,21 @@ PEERS = {
     "/v2/models/yoso/infer": {"inputs": [TENSOR], "parameters": {"num_hashes": 0}},
 }
 REQUESTS = [SLOW] * 3 + [request_bytes(json.dumps(body).encode(), path=path) for path, body in PEERS.items()]
+HANGS = """
+import sys, time
+from attenuator.runtime import Model
+from attenuator.serve.__main__ import main
+from attenuator.serve.scheduling import lanes
+
+run, lanes.INLINE_S = Model.run, 1e9
+
+def hang(model, rows, *more):
+    time.sleep(1e6 * any(row.seed == 13 for row in rows))
+    return run(model, rows, *more)
+
+Model.run = hang
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -75,6 +91,25 @@ def test_signals_drain(start: Callable[..., Service], number: signal.Signals) ->
         one.process.send_signal(number)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
     assert one.process.wait(timeout=30) == 0
+
+
+class Hanging(Service):
+    """Runs every request on the event loop, where one with seed 13 never ends."""
+
+    program = ("-c", HANGS)
+
+
+def test_a_signal_ends_a_service_whose_event_loop_hangs(bundles: dict[str, Path]) -> None:
+    one = Hanging([bundles["yoso"]], "--drain-timeout-ms", "100")
+    assert one.good()
+    with socket.create_connection((one.host, one.port), timeout=60) as connection:
+        connection.sendall(request_bytes(dumped(seed=13)))
+        time.sleep(0.5)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(timeout=60) == 1
+    one.stop()
+    assert "the event loop has not ended within 5.1 s of a signal" in one.log()
+    assert "draining" not in one.log()
 
 
 def test_default_ends_before_kubernetes_does() -> None:

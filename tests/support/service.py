@@ -22,10 +22,16 @@ GOOD = {"model": "yoso", "inputs": "good film", "num_hashes": 8}
 
 
 class Service:
-    """`attenuator serve` on a free port of 127.0.0.1."""
+    """`attenuator serve` on a free port of 127.0.0.1.
+
+    Attributes:
+        program: Python's arguments.
+    """
+
+    program = ("-m", "attenuator", "serve")
 
     def __init__(self, folders: Iterable[Path], *flags: str) -> None:
-        command = [sys.executable, "-m", "attenuator", "serve", *map(str, folders), "--port", "0", *flags]
+        command = [sys.executable, *self.program, *map(str, folders), "--port", "0", *flags]
         self._lines: list[str] = []
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
