@@ -21,6 +21,7 @@ from attenuator.clients.outcomes import Outcome, error_record, meets_one_input, 
 from attenuator.clients.progress import progress_bar
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.journal import Journal
+from attenuator.ops import KNOBS
 
 JOURNAL_FORMAT = 1
 JOURNAL_NAMES = ("classify_many", "settings")  # of what a run's file begins with
@@ -50,7 +51,7 @@ class ManyCalls:
     Attributes:
         concurrency: calls under way at a time.
         ended: an error ended it; no further calls are to be sent.
-        resumes: whether there is a file to resume from, which is also about a calibration.
+        by_calibration: whether there is a file to resume from, and the answers depend on the model's calibration.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class ManyCalls:
         body = json.loads(calls.classify("-", **options).content or b"")
         self.concurrency = concurrency
         self.ended = False
-        self.resumes = resume is not None
         self._settings = {name: value for name, value in body.items() if name not in NOT_SETTINGS}
+        chosen = self._settings.keys() & KNOBS.keys()  # then a calibration chooses none, unless it says how sure it is
+        judged = self._settings.keys() & {"explain", "escalate"}
+        self.by_calibration = resume is not None and bool(judged or not chosen)
         self._inputs, self._options, self._resume = inputs, options, resume
         self._total = len(inputs) if total is None and isinstance(inputs, Sized) else total
         self._journal: Journal | None = None
@@ -88,7 +91,7 @@ class ManyCalls:
 
     def is_by(self, calibration: BaseModel | None) -> None:
         """Takes what a model's settings are worth before the file is opened; None where it was not calibrated."""
-        if calibration is not None:
+        if calibration is not None and self.by_calibration:
             digest = hashlib.sha256(calibration.model_dump_json().encode()).hexdigest()
             self._settings["calibration"] = digest
 

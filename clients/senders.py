@@ -47,7 +47,7 @@ def blocking(run: ManyCalls, send: Callable[[Call[Any], Callable[[float], None]]
         head = pending.popleft()
         return run.passed(head if isinstance(head, Outcome) else head.result())
 
-    if run.resumes:
+    if run.by_calibration:
         run.is_of(send(calls.models(), pause))
     with run, ThreadPoolExecutor(run.concurrency, "classify_many") as pool:
         try:
@@ -89,7 +89,7 @@ async def awaiting(run: ManyCalls, send: Callable[[Call[Any]], Awaitable[Any]]) 
         pending.popleft()
         return run.passed(outcome)
 
-    if run.resumes:
+    if run.by_calibration:
         run.is_of(await send(calls.models()))
     with run:
         try:

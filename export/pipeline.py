@@ -283,13 +283,22 @@ def default_name(folder: Path) -> str:
     return cleaned[:128] or "model"
 
 
+def check_name(name: str) -> None:
+    """Refuses what is no name of a bundle.
+
+    Raises:
+        ExportError: as described.
+    """
+    if not re.fullmatch(bundle.NAME, name):
+        raise ExportError(f"name is {name[:80]!r}, must be {bundle.NAME_ALLOWED}")
+
+
 def describe(source: Source, name: str, max_tokens: int | None) -> dict[str, Any]:
     """The manifest's fields that follow from the model and the options."""
     limit = source.max_tokens
     if max_tokens is not None and not 1 <= max_tokens <= limit:
         raise ExportError(f"max_tokens is {max_tokens}, must be from 1 to {limit} for this model")
-    if not re.fullmatch(bundle.NAME, name):
-        raise ExportError(f"name is {name[:80]!r}, must be {bundle.NAME_ALLOWED}")
+    check_name(name)
     config = source.model.config
     return {
         "format_version": bundle.FORMAT_VERSION,

@@ -32,7 +32,7 @@ start_log = logging.getLogger("attenuator.serve.start")
 # between threads takes more than it saves.
 SWITCH_INTERVAL_S = 0.0005
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-END_S = 5.0  # after the time limit of draining: for the last answers and traces
+END_S = 8.0  # after the time limit of draining: last answers, closing and traces take up to 6 s of an ordered stop
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
     attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
@@ -149,21 +149,28 @@ def end_in_time(limit_s: float) -> None:
     """
 
     def end() -> None:
-        log.critical("the event loop has not ended within %g s of a signal: the process ends without it", limit_s)
+        # What hangs may hold the log's lock, or whoever reads the log may have stopped: neither is waited for.
+        sentence = "the event loop has not ended within %g s of a signal: the process ends without it"
+        last_words = threading.Thread(target=log.critical, args=(sentence, limit_s), daemon=True)
+        last_words.start()
+        last_words.join(1)
         os._exit(1)
 
-    def listen() -> None:
-        while number := os.read(heard, 1):
-            os.write(loop, number)
-            if number[0] in SIGNALS and not timer.is_alive():
+    def forward() -> None:
+        timing = False
+        while received := os.read(heard, 1):
+            if received[0] in SIGNALS and not timing:
+                timing = True
                 timer.start()
+            with contextlib.suppress(OSError):  # a loop whose socket is full or closed needs no more of them
+                os.write(loop_fd, received)
 
     heard, told = os.pipe()
     os.set_blocking(told, False)
-    loop = signal.set_wakeup_fd(told)
+    loop_fd = signal.set_wakeup_fd(told)
     timer = threading.Timer(limit_s, end)
     timer.daemon = True
-    threading.Thread(target=listen, name="signals", daemon=True).start()
+    threading.Thread(target=forward, name="signals", daemon=True).start()
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -96,7 +96,9 @@ class Engine:
             self.state = "ready"
 
     def model(self, name: str | None, places: str = "") -> Model:
-        """The model that a request names, or the only one served if it names none; it may do so in `places`.
+        """The model that a request names, or the only one served if it names none.
+
+        `places` says where the request may name it, for the sentence on one that does not.
 
         Raises:
             NotReady: no model is loaded.
@@ -140,7 +142,11 @@ class Engine:
             raise self._not_ready()
 
     def check_healthy(self) -> None:
-        """Refuses with NotReady, which says why, while requests are not answered as they should be."""
+        """Refuses while requests are not answered as they should be.
+
+        Raises:
+            NotReady: says why.
+        """
         if reason := self.fault():
             raise NotReady(reason)
 

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "ops": {"errors"},
     "journal": {"errors"},
     "load_generator": {"errors", "api"},
-    "texts": {"errors", "api", "ops"},
+    "texts": {"errors", "api", "json_body", "ops"},
     "rows": {"errors", "api", "texts"},
     "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},

@@ -66,7 +66,7 @@ class Admin:
         self._engine.check_running()
         body = await self._bodies.read(request)
         refuse_encoding(request)
-        folder = bundle_folder(parse_json(body), self._roots)
+        folder = bundle_folder(parse_json(body, '{"bundle": ..}'), self._roots)
         try:
             model, replaces = await self._engine.catalog.put(name, folder)
         except (BundleError, OperatorLibraryMissing, DeviceUnavailable) as error:

@@ -1,4 +1,4 @@
-"""What arrives, within limits: the open connections, and the bodies of requests.
+"""Limits of arrival: of open connections, and of the bodies of requests.
 
 *Connections.* One may be waiting for its client: idle, or while a header, a body or an answer is being transferred.
 Once `max_connections` are open, each new one closes the one that has waited longest, so that silent clients never keep

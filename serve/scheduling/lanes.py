@@ -96,7 +96,7 @@ class Lanes:
     def fault(self, hang_s: float) -> str | None:
         """Why the lanes cannot do their work, in one sentence; None where nothing is wrong.
 
-        A batch hangs from ten times its predicted seconds and `hang_s` on.
+        A batch hangs once it has run for ten times its predicted seconds and `hang_s` longer.
         """
         for lane, task in self._tasks.items():
             if task.done():

@@ -122,9 +122,9 @@ class LaneQueue:
         return self._until_received_s(flow, queue.wait_s(), 0.0)
 
     def ahead_s(self, own_s: float, last_s: float, flow: Flow = ANYONE) -> float:
-        """Predicted time of the waiting rows that run before a request of a flow is done that comes now.
+        """Predicted time of the waiting rows that run before a request that comes now is done.
 
-        Its rows take `own_s` in this lane, the last of them `last_s`.
+        The request is of a flow; its rows take `own_s` in this lane, the last of them `last_s`.
         """
         if not self._flows:
             return 0.0
@@ -246,7 +246,10 @@ class Queue:
         return None
 
     def full(self, demand: Mapping[Lane, int], key: str = "") -> Lane | None:
-        """The first lane without room for a request's tokens by lane, or None; an empty lane takes any."""
+        """The first lane without room for a request's tokens by lane, or None; an empty lane takes any.
+
+        `key` is its API key, empty where there are not several.
+        """
         for lane, tokens in demand.items():
             occupied = self.occupied(lane)
             if not tokens or not occupied:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from json.decoder import WHITESPACE, JSONArray, JSONObject, scanstring  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NoReturn
 
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.ops.knobs import shown
@@ -117,9 +117,13 @@ def read_string(text: str, at: int, strict: bool) -> tuple[str, int]:
     return "".join([*pieces, last]) if pieces else last, end
 
 
-def refuse_constant(name: str) -> None:
-    """Refuses NaN and Infinity, which Python's decoder accepts but JSON does not allow."""
-    raise MalformedBody(f"the body is not JSON: {name} is not a number in JSON")
+def refuse_constant(name: str) -> NoReturn:
+    """Refuses NaN and Infinity, which Python's decoder accepts but JSON does not allow.
+
+    Raises:
+        ValueError: always, as the decoder itself does.
+    """
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,8 +145,8 @@ def refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _SMALL = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=refuse_repeated)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
-    """Reads a body.
+def parse_json(body: bytes, allowed: str = '{"inputs": ..}') -> dict[str, Any]:
+    """Reads a body; `allowed` is what it must look like, for errors.
 
     Raises:
         MalformedBody: not UTF-8, not JSON, NaN or Infinity, or nested too deeply.
@@ -162,8 +166,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
         place = f"{error.msg} at line {error.lineno}, column {error.colno}"
         reason = f"not JSON: {place}" if body.strip() else "empty, must be a JSON object"
         raise MalformedBody(f"the body is {reason}") from None
-    except ValueError as error:  # an integer with thousands of digits
+    except ValueError as error:  # an integer with thousands of digits, NaN
         raise MalformedBody(f"the body is not JSON: {error}") from None
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"the body is {shown(raw)}, must be a JSON object", allowed='{"inputs": ..}')
+        raise InvalidRequest(f"the body is {shown(raw)}, must be a JSON object", allowed=allowed)
     return raw

@@ -1,6 +1,7 @@
 """The inputs that a command reads: its arguments, files of texts or of JSON lines, standard input."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from attenuator.api import INPUT_FIELDS, TextInput
 from attenuator.errors import InvalidRequest
+from attenuator.json_body import refuse_constant, refuse_repeated
 from attenuator.ops.knobs import shown
 
 T = TypeVar("T")
@@ -117,10 +119,13 @@ def record_of(line: str, where: str) -> dict[str, Any]:
     """The object that a JSON line holds.
 
     Raises:
-        InvalidRequest: it is not UTF-8, not JSON, or no object.
+        InvalidRequest: it is not UTF-8, not JSON, no object, or has a field twice.
     """
+    checked(line, where)
     try:
-        record = json.loads(checked(line, where), parse_constant=_refuse_constant)
+        record = RECORDS.decode(line)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
     if not isinstance(record, dict):
@@ -128,9 +133,15 @@ def record_of(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _refuse_constant(name: str) -> None:
-    """Refuses NaN and Infinity, which Python's decoder takes."""
-    raise ValueError(f"{name} is not a number in JSON")
+def _finite(number: str) -> float:
+    """A number, which must not overflow: it could not be written as JSON again."""
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:20]} is too large for a number")
+    return value
+
+
+RECORDS = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=refuse_repeated)
 
 
 def input_in(record: Mapping[str, Any]) -> dict[str, Any]:

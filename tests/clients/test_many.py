@@ -263,6 +263,17 @@ def test_a_file_of_another_run_is_refused(many: Many, tmp_path: Path) -> None:
         many(Echo(), ["a", "b"], resume=file, top_k=1)
 
 
+def test_a_calibration_is_nothing_to_a_run_whose_caller_chose_the_knobs(many: Many, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    many(Echo(), ["a"], resume=file, keep=0.5)
+    calibrated = Echo()
+    calibrated.models = [MODEL | {"calibration": CALIBRATION}]
+    assert labels(many(calibrated, ["a", "b"], resume=file, keep=0.5)) == ["a", "b"]
+    many(Echo(), ["a"], resume=tmp_path / "judged", keep=0.5, explain=True)
+    with pytest.raises(errors.InvalidRequest, match="or by another calibration"):
+        many(calibrated, ["a", "b"], resume=tmp_path / "judged", keep=0.5, explain=True)
+
+
 @pytest.mark.parametrize("content", [b"a note", b'{"note": 1}\nanother', b'{"note": 1}'], ids=["text", "lines", "line"])
 def test_a_file_of_another_kind_keeps_its_last_line(many: Many, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "file"

@@ -72,6 +72,8 @@ def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.Monkey
         (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
         (b'{"text": "a", "n": NaN}\n', "line 1 is not JSON: NaN is not a number in JSON"),
         (b'{"text": "a", "n": [-Infinity]}\n', "line 1 is not JSON: -Infinity is not a number in JSON"),
+        (b'{"text": "a", "n": 1e999}\n', "line 1 is not JSON: 1e999 is too large for a number"),
+        (b'{"text": "a", "text": "b"}\n', "line 1: the field 'text' occurs more than once, must occur once"),
         (b'["a"]\n', "must be an object with text"),
         (b'{"label": "x"}\n', "must be an object with text"),
         (b"[" * 100_000, "line 1 is not JSON"),
@@ -79,7 +81,19 @@ def test_standard_input_is_text_unless_told_otherwise(monkeypatch: pytest.Monkey
         (b"PK\x03\x04\x14\0\x06\0", "is no text in UTF-8, must be CSV, TSV, JSON lines or one text a line"),
         (None, "cannot be read: No such file"),
     ],
-    ids=["truncated", "nan", "infinity", "list", "no text", "deep", "not utf-8", "workbook", "missing"],
+    ids=[
+        "truncated",
+        "nan",
+        "infinity",
+        "overflow",
+        "twice",
+        "list",
+        "no text",
+        "deep",
+        "not utf-8",
+        "workbook",
+        "missing",
+    ],
 )
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, content: bytes | None, sentence: str) -> None:
     path = tmp_path / "data.jsonl"

@@ -179,6 +179,8 @@ def test_wrong_bodies_are_refused(one: Service) -> None:
         refused = one.client.put("/v1/models/yoso", json=body, headers=ADMIN)
         assert refused.status_code == 422, body
     assert one.client.put("/v1/models/yoso", content=b"{", headers=ADMIN).status_code == 400
+    listed = one.client.put("/v1/models/yoso", json=[], headers=ADMIN)
+    assert (listed.status_code, listed.json()["allowed"]) == (422, '{"bundle": ..}')
     surrogate = one.client.put("/v1/models/yoso", content=b'{"bundle": "\\ud800"}', headers=ADMIN)
     assert surrogate.status_code == 422
     assert len(put(one, "x" * 8000, "first").content) < 1000

@@ -186,7 +186,7 @@ def test_a_name_and_a_place_that_cannot_be_are_refused_before_the_work(
     monkeypatch.setattr(pipeline.shutil, "disk_usage", lambda place: pipeline.shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]
     code, _, said = tune(*words, "--output", tmp_path / "full")
     assert (code, "texts take about" in said) == (1, False)
-    assert "full cannot be written: 0 MiB are free there, the bundle takes " in said
+    assert "full cannot be written: 0 MiB are free there, tuning needs at least " in said
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 

@@ -219,9 +219,8 @@ def show_answers(
         inputs = source if everything is None else iter(everything)
         for batch in parts(inputs, lambda item: len(item.excerpt), BATCH_ITEMS, BATCH_CHARACTERS):
             answers = backend.classify_each([item.content for item in batch], options)
-            answered = [_answer_to(item, answer) for item, answer in zip(batch, answers, strict=True)]
-            for item, answer in zip(batch, answered, strict=True):
-                output.show(item, answer)
+            for item, answer in zip(batch, answers, strict=True):
+                output.show(item, _answer_to(item, answer))
             progress.advance(task, len(batch))
     output.close()
 

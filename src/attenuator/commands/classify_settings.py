@@ -94,7 +94,7 @@ class ClassifySettings(CommandSettings):
     restart: bool = False
     """Forget what an earlier run with this OUTPUT has finished."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
-    """With --url and --output: requests under way at a time."""
+    """With --url: requests under way at a time."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Goal in place of knobs, for calibrated models: the cheapest ones whose answers agree with the exact ones on at
     least this share of inputs; 1 is exact."""

@@ -26,7 +26,7 @@ from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export.choose import KNOB, SHARES
 from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.export.packed import OPERATOR_BY_KEY
-from attenuator.export.pipeline import default_name, describe, export
+from attenuator.export.pipeline import check_name, default_name, describe, export
 from attenuator.export.selection import DROPPED, can_select, places
 from attenuator.export.source import Source, load
 from attenuator.export.steps import Steps
@@ -90,16 +90,18 @@ class Run:
             refuse_output(place)
         except (OSError, RuntimeError) as error:  # a name that is too long, a circle of links
             raise InvalidRequest(f"--output {str(self.output)[:80]} cannot be written: {error}") from None
-        with staging_for(place):
-            pass  # so that it can be written is known before the work
         self.work = place.with_name(f".{place.name}.tuning")
         self.name = settings.name or default_name(place)
+        check_name(self.name)
+        with staging_for(place):
+            pass  # so that it can be written is known before the work
         steps("load the checkpoint")
         self.source: Source = load(checkpoint)
-        describe(self.source, self.name, settings.max_tokens)  # refuses name and max_tokens before anything is begun
+        describe(self.source, self.name, settings.max_tokens)  # refuses max_tokens before anything is begun
         takes = sum(each.numel() * each.element_size() for each in self.source.model.parameters())
-        if (free := shutil.disk_usage(place.parent).free) < takes:
-            sizes = f"{free / 2**20:.0f} MiB are free there, the bundle takes {takes / 2**20:.0f}"
+        begun = (self.work / EXACT_PRECISION).exists()  # an interrupted run has written what takes most
+        if not begun and (free := shutil.disk_usage(place.parent).free) < takes:
+            sizes = f"{free / 2**20:.0f} MiB are free there, tuning needs at least {takes / 2**20:.0f}"
             raise InvalidRequest(f"--output {self.output} cannot be written: {sizes}")
 
     def tune(self) -> Tuned | None:
