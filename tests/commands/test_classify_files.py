@@ -305,12 +305,6 @@ def test_printed_answers_are_those_of_each_text_alone(
     assert one.stop() == 0, one.log()
 
 
-def test_what_was_answered_is_printed_before_the_error_of_a_later_text(run: Run, folder: Path) -> None:
-    code, printed, errors = run("classify", folder, "--json", "good film", "bad plot", " ", "good film")
-    assert (code, len(printed.splitlines())) == (1, 2)
-    assert "text 3" in errors
-
-
 def test_a_run_is_not_gone_on_with_by_another_calibration(run: Run, tmp_path: Path) -> None:
     """One output would have answers by two default goals."""
     bundle = calibrations.promising(tiny.write(tmp_path / "promising", "yoso"))

@@ -197,7 +197,7 @@ def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | Non
 def show_answers(
     settings: ClassifySettings, options: ClassifyOptions, source: Iterator[Item], *, streamed: bool
 ) -> None:
-    """Prints an answer for each input, up to the first that is refused.
+    """Prints an answer for each input, batch by batch; of a batch with an input that is refused, none.
 
     Args:
         settings: of the command.
@@ -219,8 +219,9 @@ def show_answers(
         inputs = source if everything is None else iter(everything)
         for batch in parts(inputs, lambda item: len(item.excerpt), BATCH_ITEMS, BATCH_CHARACTERS):
             answers = backend.classify_each([item.content for item in batch], options)
-            for item, answer in zip(batch, answers, strict=True):
-                output.show(item, _answer_to(item, answer))
+            answered = [_answer_to(item, answer) for item, answer in zip(batch, answers, strict=True)]
+            for item, answer in zip(batch, answered, strict=True):
+                output.show(item, answer)
             progress.advance(task, len(batch))
     output.close()
 
