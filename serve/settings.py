@@ -79,7 +79,7 @@ class ServeSettings(CommandSettings):
     max_queue_tokens: int = Field(default=262_144, ge=1)
     """Tokens that may wait, light and heavy inputs counted apart; a request over it gets 429 and Retry-After."""
     brownout_to: str = ""
-    """Under load, requests that set no knob run with less accurate ones, down to these: KNOB=VALUE, between commas."""
+    """Under load, requests without knob or goal run less accurately, down to these: KNOB=VALUE, between commas."""
     brownout_target_ms: float = Field(default=500, gt=0)
     """Predicted wait that brownouts hold, in milliseconds; knobs that may be lowered begin to fall at half of it."""
     shadow_share: float = Field(default=0, ge=0, le=1)
