@@ -11,10 +11,14 @@ TEXTS = 10_000
 
 
 def calibration(
-    *agreements: list[int], ends: list[int], frontiers: list[list[int]] | None = None, **fields: object
+    *agreements: list[int],
+    ends: list[int],
+    frontiers: list[list[int]] | None = None,
+    texts: int = TEXTS,
+    **fields: object,
 ) -> Calibration:
-    """Settings `knob` 0 (exact), 1, 2, .. with so many of 10,000 texts that agree, for each bucket."""
-    rows = [[TEXTS] * len(ends), *agreements]
+    """Settings `knob` 0 (exact), 1, 2, .. with so many of the texts that agree, for each bucket."""
+    rows = [[texts] * len(ends), *agreements]
     starts = [1, *(end + 1 for end in ends)]
     return Calibration.model_validate(
         {
@@ -23,13 +27,13 @@ def calibration(
             "confidence": 0.95,
             "data": "texts.jsonl",
             "data_sha256": "0" * 64,
-            "texts": TEXTS,
+            "texts": texts,
             "buckets": [
-                {"low": low, "high": high, "texts": TEXTS, "frontier": frontiers[index] if frontiers else []}
+                {"low": low, "high": high, "texts": texts, "frontier": frontiers[index] if frontiers else []}
                 for index, (low, high) in enumerate(zip(starts, ends, strict=False))
             ],
             "settings": [
-                {"knobs": {"knob": float(place)}, "agreement": [proportion(count, TEXTS, 0.95) for count in counts]}
+                {"knobs": {"knob": float(place)}, "agreement": [proportion(count, texts, 0.95) for count in counts]}
                 for place, counts in enumerate(rows)
             ],
             **fields,
@@ -82,16 +86,21 @@ def test_a_bound_that_equals_the_goal_keeps_it() -> None:
     assert reaching([1.0, 0.9, 0.8], 0.8) == 3
 
 
-@pytest.mark.parametrize(("goal", "chosen"), [(0.8, 4), (0.9, 3), (0.99, 1), (0.9993, 0), (1.0, 0)])
+@pytest.mark.parametrize(("goal", "chosen"), [(0.79, 4), (0.8, 3), (0.9, 3), (0.99, 1), (0.9993, 0), (1.0, 0)])
 def test_requests_that_set_nothing_get_the_last_setting_that_measured_the_default(goal: float, chosen: int) -> None:
     rows = calibration([9992], [9800], [9100], [8000], ends=[512], default_agreement=goal)
     assert default_setting(rows, 100).knobs == {"knob": chosen}
 
 
-def test_a_share_that_touches_the_default_reaches_it() -> None:
-    """What was measured is compared, not the bound that a request's own goal needs."""
-    rows = calibration([9900], ends=[512], default_agreement=0.99)
-    assert (default_setting(rows, 100).knobs, cheapest(rows, 100, 0.99).knobs) == ({"knob": 1}, {"knob": 0})
+@pytest.mark.parametrize(
+    ("texts", "agree", "chosen"),
+    [(24, 24, 0), (48, 48, 0), (49, 49, 1), (1000, 995, 1), (10_000, 9900, 0), (10_000, 9901, 1)],
+)
+def test_few_texts_choose_no_default_that_they_do_not_show(texts: int, agree: int, chosen: int) -> None:
+    """An estimate is compared, neither the share, of which 24 of 24 would be enough, nor the bound of a promise."""
+    rows = calibration([agree], ends=[512], texts=texts, default_agreement=0.99)
+    assert default_setting(rows, 100).knobs == {"knob": chosen}
+    assert cheapest(rows, 100, 0.99).knobs == {"knob": 0}
 
 
 def test_the_default_does_not_jump_over_a_setting_that_fails_either() -> None:

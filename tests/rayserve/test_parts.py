@@ -138,7 +138,7 @@ def test_what_sets_nothing_costs_what_its_default_does(
     content = calibrations.calibration(
         read_manifest(folder).revision,
         [8192],
-        [({"num_hashes": 0}, [1000]), ({"num_hashes": 4}, [990])],
+        [({"num_hashes": 0}, [1000]), ({"num_hashes": 4}, [995])],
         default_agreement=0.99,
     )
     calibrations.write(Path(shutil.copytree(folder, tmp_path / "yoso")), content)

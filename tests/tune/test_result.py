@@ -83,6 +83,36 @@ def test_the_promise_is_the_mean_of_the_bounds_of_each_range() -> None:
     assert candidate("fp32", EXACT, {1.0: 1.0, 0.5: 2.0}, 1.0).promised == 1, "the exact setting is its own reference"
 
 
+def test_few_texts_choose_nothing_and_a_sentence_says_how_many_do() -> None:
+    count = 24
+    same, faster = proportion(count, count, CONFIDENCE), {1.0: 1.0, 0.5: 2.0}
+    settings = [{"knobs": {"keep": keep}, "agreement": [same]} for keep in faster]
+    fields = {"settings": [Setting.model_validate(each) for each in settings], "texts": count}
+    fields["buckets"] = [Bucket(low=1, high=512, texts=count)]
+    plain, rounded = (
+        replace(
+            each,
+            calibration=each.calibration.model_copy(update=fields),
+            points=[replace(row, agreement=same) for row in each.points],
+            default=replace(each.points[0], agreement=same),
+        )
+        for each in (PLAIN, ROUNDED)
+    )
+    assert plain.is_exact
+    assert fastest_that_keeps([plain, rounded], 0.99) == 0, "24 of 24 do not show 0.99"
+    few = replace(tuned(plain, rounded), texts=count, choosing=16)
+    _, fp32, int8, promise, sentence, *_ = sentences(few, "bundles/mine")
+    assert fp32 == "at 99 % agreement, fp32: so few texts cannot choose a setting"
+    assert int8 == "int8: so few texts do not show 0.99 (measured 1.000, 0.862 to 1.000 on 24 texts): not taken"
+    assert "at least 100.0% of the answers stay the same" in promise, "every token is computed"
+    assert sentence == (
+        "  so few texts cannot promise 0.99, whatever they answer: 24 can promise 0.857 at most; give 614 or more. "
+        "Nor can they choose a setting for 0.99, which takes 82"
+    )
+    assert "taken as asked" in sentences(replace(few, chosen=1), "bundles/mine")[2], "by --precision int8"
+    assert "Nor can" not in "".join(sentences(replace(few, min_agreement=0.95), "bundles/mine"))
+
+
 def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:
     plain = candidate("fp32", EXACT, {1.0: 1.0, 0.5: 2.0}, 1.0)
     rounded = candidate("int8", {1.0: 599, 0.5: 580}, {1.0: 2.5, 0.5: 4.0}, 1.0)

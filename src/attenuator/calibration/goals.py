@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from attenuator.bundle import Manifest
+from attenuator.calibration.proportions import estimate
 from attenuator.calibration.schema import Calibration, Setting
 from attenuator.errors import GoalOutOfReach
 
@@ -20,7 +21,7 @@ def reaching(agreements: Sequence[float], min_agreement: float) -> int:
 
     Args:
         agreements: of each setting, from the exact one to the cheapest, what is compared with the goal: lower bounds,
-            or shares that were measured.
+            or estimates.
         min_agreement: the goal, 0 to 1.
     """
     return next((place for place, each in enumerate(agreements) if each < min_agreement), len(agreements))
@@ -48,38 +49,40 @@ def cheapest(calibration: Calibration, tokens: int, min_agreement: float) -> Set
 
 
 def default_setting(calibration: Calibration, tokens: int) -> Setting:
-    """The setting of a request that sets nothing: the same walk, over what was measured in place of its lower bounds.
+    """The setting of a request that sets nothing: the same walk, over estimates in place of lower bounds.
 
     A request's `min_agreement` is a promise, which holds at the calibration's confidence: there a setting's lower bound
-    has to reach the goal. `default_agreement` is an expectation: here the share that was measured has to reach it, and
-    the answer states that share as `expected_agreement`. Texts that are not enough to promise a goal still choose.
-    Agreement falls along the frontier, so shares that rise by chance are first averaged with those before them.
+    has to reach the goal. `default_agreement` is an expectation: here Jeffreys's estimate has to reach it, the share
+    that was measured with half a text counted against it; the answer states the share itself as `expected_agreement`.
+    Texts that are not enough to promise a goal may still choose, but of 24 texts not even all show 0.99. Agreement
+    falls along the frontier, so estimates that rise by chance are first averaged with those before them.
 
     Args:
         calibration: of the bundle, with a `default_agreement`.
         tokens: length of the text, which says in which bucket to look.
 
     Returns:
-        The last setting before the first whose agreement, made to fall, is below `default_agreement`; the exact one
-        where rounding alone is already below it.
+        The last setting before the first whose estimate, made to fall, is below `default_agreement`; the exact one
+        where no other reaches it.
     """
     bucket = calibration.bucket(tokens)
     return calibration.frontier(bucket)[keeping_default(calibration, bucket) - 1]
 
 
 def keeping_default(calibration: Calibration, bucket: int) -> int:
-    """How many settings of a bucket's frontier, from the exact one on, keep the default agreement as measured.
+    """How many settings of a bucket's frontier, from the exact one on, are estimated to keep the default agreement.
 
     Args:
         calibration: of the bundle, with a `default_agreement`.
         bucket: of the text's length.
 
     Returns:
-        At least 1: where rounding alone is already below it, there is nothing better than the exact setting.
+        At least 1: the exact setting keeps all, and if it is rounded there is nothing better.
     """
     assert calibration.default_agreement is not None
-    measured = [setting.agreement[bucket].value for setting in calibration.frontier(bucket)]
-    return max(1, reaching(falling(measured), calibration.default_agreement))
+    rows = [setting.agreement[bucket] for setting in calibration.frontier(bucket)]
+    estimates = [estimate(row.successes, row.trials) for row in rows]
+    return max(1, reaching(falling(estimates), calibration.default_agreement))
 
 
 def falling(shares: Sequence[float]) -> list[float]:

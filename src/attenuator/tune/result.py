@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attenuator.calibration.goals import default_setting, keeping_default
-from attenuator.calibration.proportions import lower_bound, wilson
+from attenuator.calibration.proportions import estimate, fewest_texts, lower_bound, wilson
 from attenuator.calibration.schema import Calibration, Proportion, shown
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
@@ -62,8 +63,8 @@ class Candidate:
     def promised(self) -> float:
         """What the texts promise of the default: the mean of the bounds of each range of lengths, by its texts.
 
-        One bound of all texts would be too high: in every range the default is the cheapest setting that measured the
-        goal, and what luck did for that does not average out over several.
+        One bound of all texts would be too high: in every range the default is the cheapest setting that seemed to keep
+        the goal, and what luck did for that does not average out over several.
         """
         calibration, total = self.calibration, 0.0
         for index, bucket in enumerate(calibration.buckets):
@@ -137,7 +138,7 @@ class Tuned:
 
 
 def fastest_that_keeps(candidates: Sequence[Candidate], min_agreement: float) -> int:
-    """The place of the fastest candidate that was measured to keep the goal; the first where none surely wins over it.
+    """The place of the fastest candidate that is estimated to keep the goal; the first where none surely wins over it.
 
     Args:
         candidates: the one to fall back on first.
@@ -145,10 +146,15 @@ def fastest_that_keeps(candidates: Sequence[Candidate], min_agreement: float) ->
     """
     best = 0
     for place, each in enumerate(candidates):
-        keeps = each.default.agreement.value >= min_agreement
+        keeps = shows(each.default.agreement, min_agreement)
         if keeps and each.default.gain >= FASTER * candidates[best].default.gain:
             best = place
     return best
+
+
+def shows(row: Proportion, min_agreement: float) -> bool:
+    """Whether texts show that a setting keeps the goal, as they do for a default: more likely than not, no promise."""
+    return estimate(row.successes, row.trials) >= min_agreement
 
 
 def sentences(tuned: Tuned, output: str) -> list[str]:
@@ -165,12 +171,7 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
         f"promise: {tuned.texts} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
         f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
     )
-    most = mostshown(tuned.texts)
-    if most < tuned.min_agreement:
-        lines.append(
-            f"  so few texts cannot promise {tuned.min_agreement:g}, whatever they answer: {tuned.texts} can "
-            f"promise {math.floor(1000 * most) / 1000:g} at most"
-        )
+    lines += _too_few(tuned)
     if choice.precision != "fp32":
         lines.append(
             "  in int8 even a request that has every token computed is rounded; --precision fp32 makes a bundle that "
@@ -185,6 +186,26 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     return lines
 
 
+def _too_few(tuned: Tuned) -> list[str]:
+    """What so few texts cannot say, and how many it takes; nothing where they are enough."""
+    goal, texts = tuned.min_agreement, tuned.texts
+    most = lower_bound(texts, texts, CONFIDENCE)
+    if most >= goal:
+        return []
+
+    def given(judging: int) -> int:  # a part of those that are given judge
+        return math.ceil(judging * (texts + tuned.choosing) / texts)
+
+    line = (
+        f"  so few texts cannot promise {goal:g}, whatever they answer: {texts} can promise "
+        f"{math.floor(1000 * most) / 1000:g} at most; give {given(fewest_texts(goal, CONFIDENCE))} or more"
+    )
+    if estimate(texts, texts) < goal:
+        choose = next(count for count in itertools.count(texts) if estimate(count, count) >= goal)
+        line += f". Nor can they choose a setting for {goal:g}, which takes {given(choose)}"
+    return [line]
+
+
 def _line(tuned: Tuned, each: Candidate) -> str:
     """One candidate against the exact bundle."""
     point = each.default
@@ -193,10 +214,14 @@ def _line(tuned: Tuned, each: Candidate) -> str:
     measured = f"measured {row.value:.3f}, {low:.3f} to {high:.3f} on {row.trials} texts"
     speed = f"{_count(tuned.exact_a_second * point.gain)} texts a second, {point.gain:.1f} times as fast"
     goal = f"at {100 * tuned.min_agreement:g} % agreement"
-    if row.value < tuned.min_agreement:
-        return f"{each.precision}: its rounding alone does not keep {tuned.min_agreement:g} ({measured}): not taken"
+    enough = shows(row, tuned.min_agreement)
     if each.is_exact and each.precision == "fp32":
-        return f"{goal}, fp32: no setting that was tried keeps it in less time; {what_wins(tuned)}"
+        lacks = f"no setting that was tried keeps it in less time; {what_wins(tuned)}"
+        return f"{goal}, fp32: {lacks if enough else 'so few texts cannot choose a setting'}"
+    if not enough:
+        why = "its rounding alone does not keep" if row.value < tuned.min_agreement else "so few texts do not show"
+        taken = "taken as asked" if each is tuned.choice else "not taken"
+        return f"{each.precision}: {why} {tuned.min_agreement:g} ({measured}): {taken}"
     alone = " by rounding alone, every token computed" if each.is_exact else f" with {each.setting}"
     return f"{goal}, {each.precision}: {speed}{alone} ({measured})"
 
@@ -212,11 +237,6 @@ def interval(row: Proportion) -> tuple[float, float]:
     """A 95 % interval, whose lower end is as sure as a bound at `CONFIDENCE`."""
     low, high = wilson(row.successes, row.trials, 2 * CONFIDENCE - 1)
     return min(low, row.value), max(high, row.value)
-
-
-def mostshown(texts: int) -> float:
-    """The agreement that so many texts promise if no answer changes."""
-    return lower_bound(texts, texts, CONFIDENCE)
 
 
 def _count(number: float) -> str:
