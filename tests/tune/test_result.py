@@ -1,13 +1,20 @@
 """What a tuning takes and says, from numbers."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from attenuator.bundle import Manifest
 from attenuator.calibration.proportions import proportion
 from attenuator.calibration.schema import Bucket, Calibration, Setting
+from attenuator.commands.calibrate.pipeline import Outcome
+from attenuator.commands.calibrate.texts import Texts
+from attenuator.tune.changes import alike
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CONFIDENCE, Candidate, Changed, Point, Tuned, fastest_that_keeps, sentences
+from attenuator.tune.texts import Parts
 
 TEXTS = 600
 
@@ -45,7 +52,7 @@ ROUNDED = candidate("int8", {1.0: 599, 0.5: 595}, {1.0: 2.2, 0.5: 4.4}, 0.5)
 
 def tuned(*candidates: Candidate, taken: int = 0) -> Tuned:
     changed = [Changed("a <b> text", ("up", 0.9), ("down", 0.6))]
-    return Tuned("mine", 0.99, 338.2, candidates, taken, "tokens left out are dropped, schedule first", TEXTS, 400,
+    return Tuned("mine", 0.99, 338.2, candidates, taken, "tokens left out are dropped, schedule first", TEXTS, 400, "",
                  49.4, changed, 3, ["mca was not tried."], "a CPU")  # fmt: skip
 
 
@@ -111,6 +118,29 @@ def test_few_texts_choose_nothing_and_a_sentence_says_how_many_do() -> None:
     )
     assert "taken as asked" in sentences(replace(few, chosen=1), "bundles/mine")[2], "by --precision int8"
     assert "Nor can" not in "".join(sentences(replace(few, min_agreement=0.95), "bundles/mine"))
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "common"),
+    [
+        ([[1, 0], [2, 0]], None, "get the same answer"),
+        ([[1, 0], [2, 0]], [0, 1], "get the same answer"),
+        ([[1, 0], [0, 2]], [1, 1], "have the same label"),
+        ([[1, 0], [0, 2]], [0, 1], ""),
+        ([[1, 0], [0, 2]], None, ""),
+    ],
+)
+def test_texts_that_are_all_of_one_label_are_warned_of(
+    logits: list[list[float]], labels: list[int] | None, common: str
+) -> None:
+    exact = np.array(logits, np.float32)
+    outcome = Outcome(PLAIN.calibration, [], exact[None], exact)
+    texts = Texts("texts.jsonl", "0" * 64, [], None if labels is None else np.eye(2, dtype=bool)[labels])
+    about: dict[str, Any] = {"task": "single_label", "thresholds": None}
+    said = alike(outcome, Manifest.model_construct(**about), Parts(texts, texts, []))
+    assert said == common
+    lines = sentences(replace(tuned(PLAIN), alike=said), "bundles/mine")
+    assert [f"all of these texts {common}, and" in line for line in lines if "warning" in line] == [True] * bool(said)
 
 
 def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:

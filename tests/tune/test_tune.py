@@ -131,6 +131,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     assert "exact: " in printed
     assert f"promise: {judging} texts show, at 97.5 % confidence, that at least" in printed
     assert "so few texts" not in printed, "60 can promise 0.9"
+    assert "warning: all of these texts get the same answer, and" in printed, "this model has learned nothing"
     assert f"Serve it: attenuator serve {output}" in printed
     content = (output / pipeline.REPORT).read_text()
     page = Page(content)

@@ -22,6 +22,20 @@ def default_logits(outcome: Outcome, tokens: npt.NDArray[np.int64]) -> npt.NDArr
     return np.stack([outcome.at(knobs)[place] for place, knobs in enumerate(chosen)])
 
 
+def alike(outcome: Outcome, manifest: Manifest, parts: Parts) -> str:
+    """What the judging texts have in common that makes agreement on them say little; empty where they differ.
+
+    Args:
+        outcome: of the exact bundle's calibration.
+        manifest: of that bundle.
+        parts: the texts.
+    """
+    exact, truth = outcome.exact, parts.judging.truth
+    if agrees(np.broadcast_to(exact[0], exact.shape), exact, task=manifest.task, thresholds=manifest.thresholds).all():
+        return "get the same answer"
+    return "have the same label" if truth is not None and (truth == truth[0]).all() else ""
+
+
 def changed_texts(outcome: Outcome, manifest: Manifest, parts: Parts) -> tuple[list[Changed], int]:
     """Texts whose answers at the default are not the exact ones, those first that the exact answer was surest of.
 

@@ -38,7 +38,7 @@ from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.device import hardware
 from attenuator.runtime.scores import agrees
 from attenuator.tune import result, texts
-from attenuator.tune.changes import changed_texts, default_logits
+from attenuator.tune.changes import alike, changed_texts, default_logits
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned
 from attenuator.tune.settings import TuneSettings
@@ -275,6 +275,7 @@ class Run:
             selection=selected(bundles[0].manifest.provenance.selection),
             texts=len(parts.items),
             choosing=len(parts.choosing.encoded),
+            alike=alike(bundles[0].outcome, bundles[0].manifest, parts),
             tokens=float(parts.judging.tokens.mean()),
             changed=changed,
             changed_of=changed_of,

@@ -110,6 +110,7 @@ class Tuned:
         selection: how tokens are left out, in words; empty where none are.
         texts: how many judged.
         choosing: how many chose.
+        alike: what all that judged have in common, as the end of a clause; empty where they differ.
         tokens: of a judging text, in the mean.
         changed: some of the texts whose answers change, those that the exact answer was surest of first.
         changed_of: how many change.
@@ -125,6 +126,7 @@ class Tuned:
     selection: str
     texts: int
     choosing: int
+    alike: str
     tokens: float
     changed: Sequence[Changed]
     changed_of: int
@@ -172,6 +174,11 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
         f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
     )
     lines += _too_few(tuned)
+    if tuned.alike:
+        lines.append(
+            f"  warning: all of these texts {tuned.alike}, and what is measured on them says little about others: give "
+            "texts of every label"
+        )
     if choice.precision != "fp32":
         lines.append(
             "  in int8 even a request that has every token computed is rounded; --precision fp32 makes a bundle that "
