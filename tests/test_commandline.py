@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -175,6 +176,29 @@ def test_ctrl_c_waits_for_imports() -> None:
     with pytest.raises(ModuleNotFoundError), interrupt_afterwards():
         raise ModuleNotFoundError
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("during", ["attenuator.errors", "attenuator.commands.inspect", "pydantic_core"])
+def test_ctrl_c_while_a_command_begins_ends_it_without_a_word(during: str) -> None:
+    """Some imports, such as pydantic's, make another error of it."""
+    code = f"""
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == {during!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                if name != "attenuator.errors":
+                    raise ImportError("half a module")
+                raise
+sys.meta_path.insert(0, Interrupts())
+from attenuator.__main__ import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", code, "inspect", str(ROOT / "examples/bundles/reviews")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("command", ["train", "adapt"])

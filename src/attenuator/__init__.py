@@ -1,9 +1,13 @@
 """Attenuator: serves transformer text classifiers whose attention has an accuracy knob, set per request."""
 
-import os
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+import os
+
+TYPE_CHECKING = False  # as in `typing`, which takes a command as long to import as all else before it minds Ctrl-C
 if TYPE_CHECKING:
+    from typing import Any
+
     from attenuator.local import load as load
 
 __version__ = "0.3.0"

@@ -2,11 +2,16 @@
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
-from attenuator import __version__
-from attenuator.errors import AttenuatorError, EngineError, closest
+INTERRUPTED = 130
+try:
+    from attenuator import __version__
+    from attenuator.errors import AttenuatorError, EngineError, closest
+except KeyboardInterrupt:  # `main` is not there yet
+    sys.exit(INTERRUPTED)
 
 COMMANDS = {
     "train": (
@@ -59,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows `attenuator`; those of the process by default.
 
     Returns:
-        0 on success, 1 where the command failed (one sentence on stderr), 2 after a usage error.
+        0 on success, 1 where the command failed (one sentence on stderr), 2 after a usage error, 130 after Ctrl-C.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -76,8 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads of PyTorch's that wait for one another sleep: where they spin, the default, a machine that does anything
     # else takes 20 times as long to train. OpenMP reads this once, when PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before = signal.getsignal(signal.SIGINT)
     try:
+        # An import that Ctrl-C breaks off fails with errors of half a module. Nothing is begun: the process just ends.
+        if arguments is None and before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
         command = importlib.import_module(COMMANDS[argv[0]][0])
+        if arguments is None:
+            signal.signal(signal.SIGINT, before)
         return int(command.main(argv[1:]) or 0)
     except AttenuatorError as error:
         detail = f": {error.detail}" if isinstance(error, EngineError) and error.detail else ""
@@ -95,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     except (KeyboardInterrupt, BrokenPipeError):
-        return 130
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from checkpoints import CHECKPOINTS, TEXTS, save
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 from attenuator.calibration import read_calibration
-from attenuator.calibration.goals import default_setting
-from attenuator.calibration.proportions import estimate
+from attenuator.calibration.goals import default_setting, estimate
 from attenuator.calibration.turns import Timing, in_turns
 from attenuator.commands.calibrate import timing
 from attenuator.commands.calibrate.partial import NAME as PARTIAL

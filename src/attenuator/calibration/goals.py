@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 from attenuator.bundle import Manifest
-from attenuator.calibration.proportions import estimate
 from attenuator.calibration.schema import Calibration, Setting
 from attenuator.errors import GoalOutOfReach
 
@@ -83,6 +82,11 @@ def keeping_default(calibration: Calibration, bucket: int) -> int:
     rows = [setting.agreement[bucket] for setting in calibration.frontier(bucket)]
     estimates = [estimate(row.successes, row.trials) for row in rows]
     return max(1, reaching(falling(estimates), calibration.default_agreement))
+
+
+def estimate(successes: int, trials: int) -> float:
+    """Jeffreys's estimate of the share (1946): of few texts not even all show a share near 1."""
+    return (successes + 0.5) / (trials + 1)
 
 
 def falling(shares: Sequence[float]) -> list[float]:

@@ -25,11 +25,6 @@ def proportion(successes: int, trials: int, confidence: float) -> Proportion:
     return Proportion(successes=successes, trials=trials, low=min(low, share), high=max(high, share), bound=bound)
 
 
-def estimate(successes: int, trials: int) -> float:
-    """Jeffreys's estimate of the share (1946): of few texts not even all show a share near 1."""
-    return (successes + 0.5) / (trials + 1)
-
-
 def wilson(successes: float, trials: int, confidence: float) -> tuple[float, float]:
     """Wilson's two-sided score interval (1927)."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attenuator.calibration.goals import default_setting, keeping_default
-from attenuator.calibration.proportions import estimate, fewest_texts, lower_bound, wilson
+from attenuator.calibration.goals import default_setting, estimate, keeping_default
+from attenuator.calibration.proportions import fewest_texts, lower_bound, wilson
 from attenuator.calibration.schema import Calibration, Proportion, shown
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
