@@ -119,13 +119,17 @@ def record_of(line: str, where: str) -> dict[str, Any]:
     """The object that a JSON line holds.
 
     Raises:
-        InvalidRequest: it is not UTF-8, not JSON, no object, or has a field twice.
+        InvalidRequest: it is not UTF-8, not JSON, no object, has a field twice, or half of a surrogate pair.
     """
     checked(line, where)
     try:
         record = RECORDS.decode(line)
+        if "\\u" in line:  # JSON can spell what no file in UTF-8 can hold
+            json.dumps(record, ensure_ascii=False).encode()
     except InvalidRequest as error:
         raise InvalidRequest(f"{where}: {error}") from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{where} has half of a surrogate pair, must be Unicode text") from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
     if not isinstance(record, dict):

@@ -253,6 +253,24 @@ def test_rows_that_are_not_utf8_or_not_json_stand_alone(tmp_path: Path) -> None:
     ]
 
 
+def test_half_a_surrogate_pair_is_an_error_of_its_row(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(
+        '{"text": "good \\ud83d\\ude00 \\\\ud800"}\n{"text": "bad \\ud83d"}\n{"text": "c", "\\udc80": 1}\n'
+    )
+    code, _, errors = run(
+        "classify", "--bundle", bundles["mca"], "--input", source, "--output", output, "an argument \udcff"
+    )
+    assert (code, errors.splitlines()[-1]) == (
+        1,
+        "attenuator classify: 3 of 4 rows have an error, the first: text 1 is not UTF-8",
+    )
+    _, first, *others = rows_of(output.read_text(), "jsonl")
+    assert (first["text"], "error" in first) == ("good \U0001f600 \\ud800", False)
+    reason = "has half of a surrogate pair, must be Unicode text"
+    assert [row["error"] for row in others] == [f"{source} line {line} {reason}" for line in (2, 3)]
+
+
 def test_cells_may_be_as_long_as_documents(tmp_path: Path) -> None:
     [row] = read(tmp_path, "text\n" + "good " * 100_000 + "\n", "csv")
     assert len(row.columns["text"]) == 500_000
