@@ -57,7 +57,7 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"ATTENUATOR_PORT\"]}/health/ready', timeout=4)"]
 # Bundles of your own: mount them below /bundles.
-CMD ["sh", "-c", "exec attenuator serve /bundles/*"]
+CMD ["attenuator", "serve", "/bundles"]
 
 # The bill of materials: Python packages, Debian packages, models.
 FROM build AS sbom

@@ -83,7 +83,7 @@ class Engine:
         """Loads the bundles, runs each once, and opens for requests.
 
         Raises:
-            BundleError: a bundle is damaged, or two have the same name.
+            BundleError: as `Catalog.start`.
             OperatorLibraryMissing: the operators are not built, or not for the device.
             DeviceUnavailable: the device in the settings cannot be used.
         """

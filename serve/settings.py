@@ -15,7 +15,10 @@ from attenuator.ops.spec import SEED_HIGH
 
 COMMAND = "serve"
 POSITIONALS = Positionals(
-    "BUNDLE", "*", "folder of a bundle, as `attenuator export` writes it; requests name it by its name"
+    "BUNDLE",
+    "*",
+    "folder of a bundle, as `attenuator export` writes it; requests name it by its name. Or a folder of such folders, "
+    "of which one that cannot be served is left out, with an error in the log",
 )
 SENDABLE = re.compile(r"[!-~]+")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")

@@ -1,6 +1,7 @@
 """The engine without HTTP: runs that nobody waits for, stopping, refusals before tokenizing, turns of the tokenizer."""
 
 import asyncio
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from engines import rows_of, started, until
 
-from attenuator.errors import EngineError, NotReady, Overloaded
+from attenuator.bundle import MANIFEST, MODEL
+from attenuator.errors import BundleError, EngineError, NotReady, Overloaded
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.accuracy.brownout import Floors
@@ -18,6 +20,7 @@ from attenuator.serve.accuracy.plan import Asked, Limits, Load, Plan, plan
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.models.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
 from attenuator.serve.scheduling.requests import ANYONE, Job
+from attenuator.serve.settings import ServeSettings
 
 LONG = Input("inputs", "good film " * 4000)
 SHORT = Input("inputs", "good film")
@@ -260,3 +263,56 @@ def test_token_estimate_follows_the_tokenizer(models: dict[str, Model]) -> None:
     before = estimate.tokens_per_byte
     estimate.learn([ids], [ids.encode(models["yoso"].encoder, False)])
     assert estimate.tokens_per_byte == before
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory, bundles: dict[str, Path]) -> Path:
+    """A folder as an operator has it: whole bundles, broken ones, one that is being copied, and what is no bundle."""
+    folder = tmp_path_factory.mktemp("repository")
+    for name, source in {"a film": "yoso", "b": "yoso", ".c": "mca", "damaged": "mca", "e": "mca"}.items():
+        shutil.copytree(bundles[source], folder / name)
+    (folder / "damaged" / MODEL).write_bytes(b"x")
+    (folder / "lost+found").mkdir()
+    (folder / "notes.txt").touch()
+    return folder
+
+
+async def served(*folders: Path) -> list[str]:
+    """The models that an engine serves which was started with these folders."""
+    engine = Engine(ServeSettings(threads=1))
+    try:
+        await engine.start(folders)
+        return list(engine.models)
+    finally:
+        await engine.stop()
+
+
+def test_of_a_folder_of_bundles_those_that_cannot_be_served_are_left_out(
+    repository: Path, bundles: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert asyncio.run(served(tmp_path, repository, bundles["multi"])) == ["yoso", "mca", "multi"]
+    damaged, twice = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert damaged.startswith(f"bundle {repository / 'damaged'}: {MODEL} is damaged")
+    assert twice.startswith(f"bundle {repository / 'b'}: bundle.json: name is 'yoso', must differ from that of ")
+    assert all(each.endswith("; it is not served") for each in (damaged, twice))
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["e", "damaged"], "damaged: model.onnx is damaged"),
+        (["a film", "b"], "must differ from that of the other bundles"),
+        (["lost+found"], "there is nothing to serve: no bundle of .*lost.found can be loaded"),
+        (["gone"], "gone is not a folder"),
+    ],
+)
+def test_a_bundle_that_is_named_itself_stops_the_start(repository: Path, names: list[str], sentence: str) -> None:
+    with pytest.raises(BundleError, match=sentence):
+        asyncio.run(served(*(repository / name for name in names)))
+
+
+def test_a_bundle_that_lacks_its_manifest_is_no_folder_of_bundles(bundles: dict[str, Path], tmp_path: Path) -> None:
+    half = Path(shutil.copytree(bundles["yoso"], tmp_path / "half"))
+    (half / MANIFEST).unlink()
+    with pytest.raises(BundleError, match="half: bundle.json is missing"):
+        asyncio.run(served(bundles["mca"], half))
