@@ -107,10 +107,14 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "truncation": ("truncate_prompt_tokens", "must be -1 or 8192", {"truncate_prompt_tokens": 16}),
     "huge truncation": ("truncate_prompt_tokens", "more than 18 digits", {"truncate_prompt_tokens": 10**4000}),
     "side": ("truncation_side", "must be right", {"truncation_side": "left"}),
-    "side's value": ("truncation_side", "left or right", {"truncation_side": "both"}),
+    "side's value": ("truncation_side", "is 'both', must be left or right", {"truncation_side": "both"}),
+    "side's long value": ("truncation_side", f"is '{'b' * 39}\u2026', must be", {"truncation_side": "b" * 10**6}),
+    "side in control characters": ("truncation_side", "is 'a', must be", {"truncation_side": "a\x07"}),
+    "side's type": ("truncation_side", "is a list, must be", {"truncation_side": ["left"]}),
     "special tokens": ("add_special_tokens", "must be true for texts", {"add_special_tokens": False}),
-    "request id": ("request_id", "visible ASCII", {"request_id": "a b"}),
+    "request id": ("request_id", "is 'a b', must be a text of at most 128 visible ASCII", {"request_id": "a b"}),
     "priority": ("priority", "or a whole number", {"priority": True}),
+    "priority's name": ("priority", "is 'soon', must be interactive or batch, or a", {"priority": "soon"}),
     "no room": ("top_k", "is unknown", {"top_k": 1}),
     "knob": ("num_hashes", "from 0 to 512", {"num_hashes": True}),
     "timeout": ("timeout_ms", "above 0", {"timeout_ms": 0}),
@@ -127,3 +131,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(service: Service, case: str) -
     assert (error["type"], error["code"], error["param"]) == ("BadRequestError", 400, param)
     assert part in error["message"]
     assert param in error["message"]
+
+
+def test_what_is_no_object_is_told_the_form_of_this_route(service: Service) -> None:
+    assert service.client.post("/classify", json=["a"]).json()["error"]["allowed"] == '{"input": ..}'

@@ -145,7 +145,7 @@ class Classify(forms.PeerForm):
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
         header = forms.header_fields(self._request, ["model", *forms.shared_names()])
-        fields = parse_json(body)
+        fields = parse_json(body, '{"input": ..}')
         forms.check_names(fields, ["input", *PeerOptions.model_fields, *forms.shared_names()])
         places = {"the body": fields, forms.IN_HEADER: header}
         gathered = self.gathered(places)

@@ -11,13 +11,15 @@ from pydantic import BaseModel, ValidationError
 
 from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
 from attenuator.calibration import how_to_calibrate
-from attenuator.errors import InvalidRequest, NotCalibrated, UnknownField, closest
+from attenuator.errors import InvalidRequest, NotCalibrated, UnknownField, closest, printable
 from attenuator.ops.knobs import shown
 from attenuator.runtime.model import Model
 from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS, Input
 
 Fields = TypeVar("Fields", bound=BaseModel)
 OPTIONS = tuple(Options.model_fields)
+MISSPELT = ("literal_error", "string_pattern_mismatch")  # faults of fields that do take a text, but not this one
+SHOWN_CHARACTERS = 40
 INPUTS_ALLOWED = f"a text, or a list of 1 to {MAX_INPUTS} items, each {INPUT_KINDS}"
 
 
@@ -38,13 +40,16 @@ def check_values(
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        place, *inner = error.errors(include_url=False)[0]["loc"]
+        first = error.errors(include_url=False)[0]
+        place, *inner = first["loc"]
         name = str(place)
         value = raw.get(name)
         if name not in raw:
             state = "is missing"
         elif isinstance(value, list) and inner and isinstance(inner[0], int):
             state = f"has {shown(value[inner[0]])}"
+        elif isinstance(value, str) and first["type"] in MISSPELT:
+            state = f"is '{printable(value, SHOWN_CHARACTERS)}'"
         else:
             state = f"is {shown(value)}"
         raise wrong(prefix + name, state, _allowed(kind, name)) from None
