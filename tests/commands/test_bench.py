@@ -18,7 +18,7 @@ import pytest
 from running import Run
 
 from attenuator.api import CalibrationInfo, KnobInfo, ModelInfo
-from attenuator.commands.bench import results
+from attenuator.commands.bench import results, sweep
 from attenuator.commands.bench.grid import MOST_SETTINGS, settings_of
 from attenuator.commands.bench.settings import EXAMPLES
 from attenuator.commands.bench.sweep import Sweep
@@ -170,6 +170,18 @@ def test_a_service_is_measured(run: Run, url: str, tmp_path: Path) -> None:
         assert row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
     assert [row["agreement"] for row in result["rows"] if row["knobs"]["num_hashes"] == 0] == [1, 1]
     assert "<svg" in (tmp_path / "b.svg").read_text()
+
+
+def test_a_run_whose_requests_all_fail_is_no_success(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stopping(*arguments: Any) -> list[Exchange]:
+        return [exchange(0, 503, 1.0) for _ in await open_loop(*arguments)]
+
+    open_loop = sweep.open_loop
+    monkeypatch.setattr(sweep, "open_loop", stopping)
+    flags = ["--rates", "20", "--seconds", "0.5", "--max-texts", "2", "--num-hashes", "8"]
+    code, output, errors = run("bench", "--url", url, "--model", "yoso", *flags)
+    assert (code, errors) == (1, "attenuator bench: of some runs no request was answered, neither with 200 nor 429\n")
+    assert "100.0%" in output, "the table is there all the same"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         arguments: what follows `attenuator bench`.
 
     Returns:
-        0, or 130 where it was interrupted; a failure is raised, and `attenuator.__main__` prints it.
+        0, 1 where every request of a run failed, or 130 where it was interrupted; another failure is raised, and
+        `attenuator.__main__` prints it.
 
     Raises:
         AttenuatorError: the service or a text is at fault.
@@ -165,6 +166,9 @@ def main(arguments: Sequence[str]) -> int:
         code = INTERRUPTED
     if sweep.rows:
         report(sweep, settings.output, settings.plot)
+    if any(row.failed == row.requests > 0 for row in sweep.rows):
+        print(f"attenuator {COMMAND}: of some runs no request was answered, neither with 200 nor 429", file=sys.stderr)
+        code = code or 1
     return code
 
 
