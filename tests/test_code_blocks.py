@@ -23,7 +23,6 @@ import pytest
 from blocks import JAVASCRIPT, PYTHON, REASONS, ROOT, RUN, SHELL, SHOWN, Block, blocks_of, documents
 from service import Service
 
-ADMIN_KEY = "an-admin-key-of-the-documents"
 DEMO = "127.0.0.1:8000"
 PAGE_TIMEOUT_S = 900
 # In this folder of the checkout a page may write.
@@ -95,11 +94,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo(checkout: Path) -> Iterator[Service]:
-    """What `make demo` serves, with an admin key besides."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ATTENUATOR_ADMIN_KEY", ADMIN_KEY)
-        bundles = sorted(checkout.joinpath(*COPIED).iterdir())
-        started = Service(bundles, "--bundle-root", str(checkout / "roots"))
+    """What `make demo` serves."""
+    started = Service(sorted(checkout.joinpath(*COPIED).iterdir()))
     yield started
     assert started.stop() == 0, started.log()
 
@@ -127,7 +123,6 @@ def test_blocks_of_a_page_run_in_their_order(document: str, checkout: Path, demo
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PORT": str(demo.port),
-        "ATTENUATOR_ADMIN_KEY": ADMIN_KEY,
     }
     page = subprocess.Popen(
         ["bash", str(program)],

@@ -59,6 +59,12 @@ def test_models_of_the_folder_come_before_those_of_the_image() -> None:
     assert SERVICES["attenuator"]["command"] == ["attenuator", "serve", "/models", "/bundles"]
 
 
+def test_what_loads_models_is_one_line_away() -> None:
+    """The folder is named, and the key's line is there to be filled in."""
+    assert SERVICES["attenuator"]["environment"]["ATTENUATOR_BUNDLE_ROOT"] == "/models"
+    assert "\n#ATTENUATOR_ADMIN_KEY=\n" in (FOLDER / "attenuator.env.example").read_text(encoding="utf-8")
+
+
 def test_settings_are_the_services() -> None:
     example = (FOLDER / "attenuator.env.example").read_text(encoding="utf-8")
     named = {*SERVICES["attenuator"]["environment"], *re.findall(r"^#?(ATTENUATOR_\w+)=", example, re.M)}
