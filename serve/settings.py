@@ -17,8 +17,7 @@ COMMAND = "serve"
 POSITIONALS = Positionals(
     "BUNDLE",
     "*",
-    "folder of a bundle, as `attenuator export` writes it; requests name it by its name. Or a folder of such folders, "
-    "of which one that cannot be served is left out, with an error in the log",
+    "folder of a bundle, as `attenuator export` writes it, or of several; requests name each by its name",
 )
 SENDABLE = re.compile(r"[!-~]+")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")

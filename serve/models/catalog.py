@@ -40,13 +40,6 @@ def bundles_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"[!.]*/{MANIFEST}"))
 
 
-def refuse(error: BundleError, is_named: bool) -> None:
-    """Raises what is wrong with a bundle that the command line names; logs it of one in a folder of bundles."""
-    if is_named:
-        raise error
-    log.error("%s; it is not served", error)
-
-
 class Catalog:
     """The models of one service.
 
@@ -78,10 +71,10 @@ class Catalog:
     async def start(self, folders: Sequence[Path]) -> None:
         """Loads the bundles of the start.
 
-        Of a folder of bundles, one that cannot be served is left out: it shall not keep the others from being served.
+        A bundle that cannot be served ends the start, so that a rollout keeps the servers that it was to replace.
 
         Raises:
-            BundleError: a bundle that is named itself is damaged or has the name of one before; or none can be served.
+            BundleError: a bundle is damaged or has the name of another, or there is none.
             OperatorLibraryMissing: the operators are not built, or not for the device.
             DeviceUnavailable: the device in the settings cannot be used.
         """
@@ -91,21 +84,17 @@ class Catalog:
             level = logging.WARNING if choice.device.kind == "cpu" else logging.INFO
             log.log(level, "running on %s: %s", choice.device, choice.reason)
         self._device = choice.device
-        found = [
-            (each, each is folder) for folder in folders for each in await self._in_thread(partial(bundles_in, folder))
-        ]
-        models = await asyncio.gather(*(self._open(folder, is_named) for folder, is_named in found))
-        for (folder, is_named), model in zip(found, models, strict=True):
-            if model is None:
-                continue
+        bundles = [each for folder in folders for each in await self._in_thread(partial(bundles_in, folder))]
+        if not bundles:
+            raise BundleError(f"there is nothing to serve: no bundle lies in {', '.join(map(str, folders))}")
+        models = await asyncio.gather(*(self._in_thread(partial(self._load, bundle)) for bundle in bundles))
+        for bundle, model in zip(bundles, models, strict=True):
             name = model.manifest.name
             if name in self.models:
-                sentence = f"bundle {folder}: bundle.json: name is '{name}', must differ from that of the other bundles"
-                refuse(BundleError(sentence), is_named)
-                continue
+                raise BundleError(
+                    f"bundle {bundle}: bundle.json: name is '{name}', must differ from that of the other bundles"
+                )
             self._serve(model, await self._in_thread(partial(self._warm_up, model)))
-        if not self.models:
-            raise BundleError(f"there is nothing to serve: no bundle of {', '.join(map(str, folders))} can be loaded")
 
     async def put(self, name: str, folder: Path) -> tuple[Model, bool]:
         """Loads a bundle that must have the name and gives it to new requests; one at a time, checked as at the start.
@@ -197,14 +186,6 @@ class Catalog:
         self._stopped = True
         self._heap.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _open(self, folder: Path, is_named: bool) -> Model | None:
-        """A bundle of the start; None where it cannot be served and is left out."""
-        try:
-            return await self._in_thread(partial(self._load, folder))
-        except BundleError as error:
-            refuse(error, is_named)
-            return None
 
     def _load(self, folder: Path) -> Model:
         assert self._device is not None

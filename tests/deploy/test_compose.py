@@ -55,8 +55,8 @@ def test_no_secret_has_a_default() -> None:
     assert [line for line in example.splitlines() if "KEY" in line and not line.startswith("#")] == []
 
 
-def test_models_of_the_folder_come_before_those_of_the_image() -> None:
-    assert SERVICES["attenuator"]["command"] == ["attenuator", "serve", "/models", "/bundles"]
+def test_models_of_the_image_and_of_the_folder_are_served() -> None:
+    assert SERVICES["attenuator"]["command"] == ["attenuator", "serve", "/bundles", "/models"]
 
 
 def test_what_loads_models_is_one_line_away() -> None:
