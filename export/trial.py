@@ -24,7 +24,7 @@ from attenuator.runtime import Row, create
 from attenuator.runtime.batch import pack
 from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.graph import read_graph
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.scores import agrees
 from attenuator.runtime.tokens import Encoded
 

@@ -46,7 +46,8 @@ class Asked:
         goals: dict[str, float] = {}
         if not options.model_fields_set.isdisjoint(GOALS):
             goals = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
-            check_goals(model, goals, [] if options.escalate else list(requested))
+            beside = [] if options.escalate else list(requested)
+            check_goals(model.manifest, model.calibration, goals, beside)
         if options.explain or options.escalate:
             check_certainty(model, options)
         floors = options.degradable_to

@@ -69,7 +69,7 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
     knobs = model.knobs.check(requested)
     options = check_values(Options, others, nullable=("seed",))
     asked = Asked.of(model, options, knobs, requested)
-    check_top_k(model, options)
+    check_top_k(len(model.manifest.labels), options)
     items = list(inputs)
     return ParsedRequest(items, options, asked, "seed" in fields)
 

@@ -221,9 +221,10 @@ class LocalModel:
             Options, {name: stated[name] for name in stated.keys() - KNOBS.keys()}, nullable=("seed",)
         )
         if options.min_agreement is not None:
-            check_goals(model, {"min_agreement": options.min_agreement}, [] if options.escalate else list(requested))
+            beside = [] if options.escalate else list(requested)
+            check_goals(model.manifest, model.calibration, {"min_agreement": options.min_agreement}, beside)
         check_certainty(model, options)
-        check_top_k(model, options)
+        check_top_k(len(model.manifest.labels), options)
         return Call({name: knobs[name] for name in requested}, options, "seed" in stated)
 
     def _knobs(self, call: Call, longest: int) -> tuple[Mapping[str, KnobValue], ChosenBy]:

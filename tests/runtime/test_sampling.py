@@ -8,7 +8,7 @@ import pytest
 from attenuator.bundle import BundleKnob, Task
 from attenuator.ops import KNOBS
 from attenuator.runtime import Row, load
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.sampling import DRAWS, draws_for, standard_error
 from attenuator.runtime.scores import SCORES
 

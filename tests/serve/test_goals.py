@@ -173,7 +173,7 @@ def test_goals_beside_knobs_or_without_calibration_are_refused(
 ) -> None:
     def refused(model: Model, *knobs: str) -> Any:
         with pytest.raises(InvalidRequest) as caught:
-            check_goals(model, {name: 0.5}, knobs)
+            check_goals(model.manifest, model.calibration, {name: 0.5}, knobs)
         assert caught.value.param == name
         return caught.value
 
@@ -181,8 +181,8 @@ def test_goals_beside_knobs_or_without_calibration_are_refused(
     missing = refused(models["yoso"])
     assert isinstance(missing, NotCalibrated)
     assert "attenuator calibrate" in str(missing)
-    check_goals(calibrated, {name: 0.5}, [])
-    check_goals(models["yoso"], {}, ["num_hashes"])
+    check_goals(calibrated.manifest, calibrated.calibration, {name: 0.5}, [])
+    check_goals(models["yoso"].manifest, None, {}, ["num_hashes"])
 
 
 def test_a_brownout_leaves_a_goal_alone_unless_its_caller_allows_it(calibrated: Model) -> None:

@@ -20,7 +20,7 @@ from attenuator.ops.cost import RATES_MACHINE
 from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.cost import CostModel
 from attenuator.runtime.device import CPU, hardware
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.work import Work
 
 GOALS = (0.99, 0.95, 0.9)

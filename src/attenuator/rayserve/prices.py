@@ -13,8 +13,7 @@ from attenuator.errors import AttenuatorError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
 from attenuator.runtime.calibrated import knobs_of
-from attenuator.runtime.knobs import KnobTable
-from attenuator.runtime.request import parse_inputs
+from attenuator.runtime.request import KnobTable, parse_inputs
 from attenuator.serve.accuracy.goals import AGREEMENT
 from attenuator.serve.engine import Engine
 from attenuator.serve.models.tokenizing import TokenEstimate

@@ -11,8 +11,8 @@ The only code that creates ONNX Runtime sessions; it imports neither torch nor t
 
 from attenuator.runtime.batch import Row, RowResult
 from attenuator.runtime.device import CPU, Choice, Device, choose
-from attenuator.runtime.knobs import KnobTable
 from attenuator.runtime.model import Cancellation, Model, load
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.scores import RowScores
 from attenuator.runtime.session import create
 from attenuator.runtime.tokens import Encoded, Input

@@ -1,16 +1,25 @@
-"""Packed batches: rows of any length and knob, laid end to end as the arrays that the graph takes."""
+"""Packed batches: rows of any length and knob, laid end to end as the arrays of a graph, and run in a bundle's graphs.
+
+A bundle has the model's own graph, and perhaps one of weights that were taught to bear a small knob. Each row runs in
+one of them, by its knob alone: at the exact value always in the model's own.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
 
-from attenuator.bundle import Manifest
-from attenuator.errors import BundleError
+from attenuator.bundle import MODEL, TAUGHT, Manifest
+from attenuator.errors import AttenuatorError, BundleError, EngineError, printable
 from attenuator.ops.knobs import KnobValue
+from attenuator.runtime import session as sessions
+from attenuator.runtime.device import CPU, Device
 
+MAX_QUOTED = 300  # characters quoted from another program's message
 TOKEN_INPUTS = ("input_ids", "position_ids", "token_type_ids")
 KNOB_DTYPES = {"int32": np.int32, "float": np.float32}
 
@@ -99,3 +108,127 @@ def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]
         else:
             raise BundleError(f"bundle {manifest.name}: bundle.json: inputs has {name!r}, which is not a known input")
     return feeds
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Sessions of one bundle; safe to run from several threads at once.
+
+    Attributes:
+        original: of the model's own graph.
+        taught: of the taught one; None in a bundle without.
+        device: where both run.
+    """
+
+    original: ort.InferenceSession
+    taught: ort.InferenceSession | None = None
+    device: Device = CPU
+
+    def run(self, rows: Sequence[Row], manifest: Manifest, options: ort.RunOptions | None) -> list[RowResult]:
+        """Runs rows, those of each graph as one packed batch.
+
+        Args:
+            rows: any number.
+            manifest: of the bundle.
+            options: stop the run from another thread.
+
+        Returns:
+            One result per row, in order.
+
+        Raises:
+            EngineError: ONNX Runtime failed, the run was cancelled, or gave results of another number.
+        """
+        limit = manifest.taught
+        if self.taught is None or limit is None:
+            return run_graph(self.original, rows, manifest, options, self.device)
+        is_taught = [row.knobs[limit.knob] < limit.below for row in rows]
+        results: list[RowResult] = [None] * len(rows)  # type: ignore[list-item]  # each is set below
+        for session, flag in ((self.original, False), (self.taught, True)):
+            places = [place for place, each in enumerate(is_taught) if each is flag]
+            if places:
+                own = run_graph(session, [rows[place] for place in places], manifest, options, self.device)
+                for place, result in zip(places, own, strict=True):
+                    results[place] = result
+        return results
+
+
+def run_graph(
+    session: ort.InferenceSession,
+    rows: Sequence[Row],
+    manifest: Manifest,
+    options: ort.RunOptions | None,
+    device: Device,
+) -> list[RowResult]:
+    """Runs rows as one packed batch in one session; see `Graphs.run`."""
+    outputs = manifest.outputs
+    try:
+        feeds = pack(rows, manifest)
+        if device.kind == "cpu":  # where binding costs 10 to 70 us a run and saves no copy
+            arrays = session.run(outputs, feeds, options)
+        else:
+            arrays = sessions.run_bound(session, feeds, outputs, options, device=device)
+    except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
+        raise EngineError(f"model '{manifest.name}' failed on this batch", detail=first_line(error)) from error
+    by_name = dict(zip(outputs, arrays, strict=True))
+    for name, array in by_name.items():  # with another shape, a row would get no answer or that of another row
+        check_shape(name, array, len(rows), manifest)
+    results = list(map(RowResult, by_name.pop("logits")))
+    for name, values in by_name.items():
+        for result, value in zip(results, values.tolist(), strict=True):
+            result.outputs[name] = value
+    return results
+
+
+def check_shape(name: str, array: np.ndarray, rows: int, manifest: Manifest) -> None:
+    """Refuses an output that is not one row of logits, or one value, for each row.
+
+    Raises:
+        EngineError: that is so.
+    """
+    shape = (rows, len(manifest.labels)) if name == "logits" else (rows,)
+    if array.shape != shape:
+        raise EngineError(
+            f"model '{manifest.name}' gave {name} of shape {list(array.shape)} for a batch, must be "
+            f"{list(shape)}: one {'row of logits' if name == 'logits' else 'value'} per sequence"
+        )
+
+
+def open_graphs(
+    files: Path, folder: Path, manifest: Manifest, *, device: Device = CPU, threads: int | None = None
+) -> Graphs:
+    """Creates the sessions of a bundle; arguments and errors as `open_model` has them."""
+    taught = None if manifest.taught is None else open_model(files, folder, TAUGHT, device=device, threads=threads)
+    return Graphs(open_model(files, folder, device=device, threads=threads), taught, device)
+
+
+def open_model(
+    files: Path, folder: Path, name: str = MODEL, *, device: Device = CPU, threads: int | None = None
+) -> ort.InferenceSession:
+    """Creates the session of one graph of a bundle.
+
+    Args:
+        files: holds the graph and its data.
+        folder: what error sentences call the bundle.
+        name: of the graph's file.
+        device: where it runs.
+        threads: as `sessions.create` takes them.
+
+    Raises:
+        BundleError: ONNX Runtime refuses the model.
+        OperatorLibraryMissing: as `sessions.create` raises it.
+        DeviceUnavailable: likewise.
+    """
+    try:
+        return sessions.create(files / name, device=device, threads=threads)
+    except AttenuatorError:
+        raise
+    except Exception as error:  # ONNX Runtime raises its own kinds and, when memory is short, RuntimeError
+        reason = first_line(error).replace(str(files), str(folder))
+        raise BundleError(f"bundle {folder}: {name} cannot be loaded: {reason}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, cut to fit a sentence."""
+    detail = error.detail if isinstance(error, EngineError) else None
+    text = detail or str(error).strip() or type(error).__name__
+    return printable(text.splitlines()[0], MAX_QUOTED)

@@ -11,7 +11,7 @@ from attenuator.calibration import Calibration, cheapest, default_setting
 from attenuator.calibration.schema import REMEDY, calibration_content, parse_calibration
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.ops.knobs import KnobValue
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 
 
 def default_knobs(knobs: KnobTable, calibration: Calibration | None, tokens: int) -> dict[str, KnobValue]:

@@ -13,7 +13,7 @@ from attenuator.calibration.certainty import expected_share, most_shown, probabi
 from attenuator.calibration.schema import Certainty, SettingCertainty
 from attenuator.errors import GoalOutOfReach
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.scores import Logits, margins
 
 

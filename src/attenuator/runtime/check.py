@@ -32,13 +32,12 @@ from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, O
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.ops.spec import merge_knobs
 from attenuator.precision import PRECISIONS
-from attenuator.runtime.batch import Row
+from attenuator.runtime.batch import Graphs, Row, first_line, open_model
 from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.check_graph import check_attributes, check_graph, check_same_nodes
 from attenuator.runtime.cost import cost_model
 from attenuator.runtime.device import CPU, Device, parse_device
 from attenuator.runtime.graph import Graph, read_graph
-from attenuator.runtime.graphs import Graphs, first_line, open_model
 from attenuator.runtime.model import Model, check_device
 from attenuator.runtime.pipeline import check_pipeline
 from attenuator.runtime.probe import read_probe

@@ -25,13 +25,12 @@ from attenuator.ops.cost import Drawn
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
-from attenuator.runtime.batch import Row, RowResult
+from attenuator.runtime.batch import MAX_QUOTED, Graphs, Row, RowResult, open_graphs
 from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.device import CPU, SAFE_PATH, Device
 from attenuator.runtime.graph import read_graph
-from attenuator.runtime.graphs import MAX_QUOTED, Graphs, open_graphs
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.snapshot import private_folder
 from attenuator.runtime.tokens import Encoded, TextEncoder
 

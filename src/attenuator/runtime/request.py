@@ -1,4 +1,4 @@
-"""The fields of a request, checked: one sentence for whatever is wrong, over HTTP and in this process.
+"""The fields of a request, knobs among them, checked: one sentence for whatever is wrong, over HTTP and in process.
 
 What a request may have stands in `attenuator.api`. Whatever here finds a fault raises `InvalidRequest`, which names the
 field, what was given and what is allowed.
@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from attenuator.api import INPUT_KINDS, MAX_INPUTS, Options
-from attenuator.calibration import how_to_calibrate
+from attenuator.bundle import BundleKnob, Manifest
+from attenuator.calibration import Calibration, how_to_calibrate
 from attenuator.errors import InvalidRequest, NotCalibrated, UnknownField, closest, printable
-from attenuator.ops.knobs import shown
-from attenuator.runtime.model import Model
+from attenuator.ops.knobs import KnobValue, check_knob, describe, shown
 from attenuator.runtime.tokens import MAX_FIELD_CHARACTERS, Input
 
 Fields = TypeVar("Fields", bound=BaseModel)
@@ -21,6 +21,69 @@ OPTIONS = tuple(Options.model_fields)
 MISSPELT = ("literal_error", "string_pattern_mismatch")  # faults of fields that do take a text, but not this one
 SHOWN_CHARACTERS = 40
 INPUTS_ALLOWED = f"a text, or a list of 1 to {MAX_INPUTS} items, each {INPUT_KINDS}"
+
+
+class KnobTable:
+    """The knobs of one bundle.
+
+    Attributes:
+        model: the bundle's name, for sentences.
+        rows: by knob name; those of the manifest, unless the service is told of other defaults.
+    """
+
+    def __init__(self, model: str, rows: Sequence[BundleKnob]) -> None:
+        self.model = model
+        self.rows = {row.name: row for row in rows}
+        self._defaults = {row.name: check_knob(row, _typed(row, row.default)) for row in rows}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the knobs, in the manifest's order."""
+        return list(self.rows)
+
+    def defaults(self) -> dict[str, KnobValue]:
+        """The default of every knob."""
+        return dict(self._defaults)
+
+    def exact_by_default(self) -> "KnobTable":
+        """The same knobs, with their exact values as defaults."""
+        return KnobTable(self.model, [row.model_copy(update={"default": row.exact}) for row in self.rows.values()])
+
+    def exact(self) -> dict[str, KnobValue]:
+        """The exact value of every knob."""
+        return {name: check_knob(row, _typed(row, row.exact)) for name, row in self.rows.items()}
+
+    def check(self, requested: Mapping[str, object]) -> dict[str, KnobValue]:
+        """Checks what a caller set and fills in the rest.
+
+        Args:
+            requested: value by knob name, as the caller set it.
+
+        Returns:
+            A value for every knob of the bundle: the caller's or the default.
+
+        Raises:
+            UnknownField: the bundle has no such knob.
+            KnobOutOfRange: wrong type or out of range.
+        """
+        for name in requested:
+            if name not in self.rows:
+                raise self._unknown(name)
+        values = dict(self._defaults)
+        for name in values:
+            if name in requested:
+                values[name] = check_knob(self.rows[name], requested[name])
+        return values
+
+    def _unknown(self, name: str) -> UnknownField:
+        has = f"it has {' and '.join(self.names)}" if self.rows else "it has no knobs"
+        close = closest(name, self.names)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return UnknownField(
+            f"model '{self.model}' has no knob {name}: {has}{hint}",
+            param=name,
+            allowed=", ".join(f"{row.name}: {describe(row)}" for row in self.rows.values()) or "no knob",
+        )
 
 
 def check_values(
@@ -55,18 +118,20 @@ def check_values(
         raise wrong(prefix + name, state, _allowed(kind, name)) from None
 
 
-def check_top_k(model: Model, options: Options) -> None:
+def check_top_k(labels: int, options: Options) -> None:
     """Refuses to return more labels than a model has."""
-    labels = len(model.manifest.labels)
     if options.top_k is not None and options.top_k > labels:
         raise wrong("top_k", f"is {shown(options.top_k)}", f"a whole number from 1 to {labels}")
 
 
-def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[str]) -> None:
+def check_goals(
+    manifest: Manifest, calibration: Calibration | None, goals: Mapping[str, float], requested: Sequence[str]
+) -> None:
     """Refuses goals beside knobs, and of a model that was not calibrated.
 
     Args:
-        model: the model.
+        manifest: of the bundle.
+        calibration: of the bundle; None where it was not calibrated.
         goals: that the caller stated.
         requested: knobs that the caller set.
 
@@ -83,10 +148,10 @@ def check_goals(model: Model, goals: Mapping[str, float], requested: Sequence[st
             param=goal,
             allowed="no goal beside a knob",
         )
-    if model.calibration is None:
+    if calibration is None:
         raise NotCalibrated(
-            f"{goal} needs a calibration, and model '{model.manifest.name}' has none: "
-            f"{how_to_calibrate(model.manifest)}, or set knobs",
+            f"{goal} needs a calibration, and model '{manifest.name}' has none: "
+            f"{how_to_calibrate(manifest)}, or set knobs",
             param=goal,
             allowed="a calibrated model",
         )
@@ -144,3 +209,7 @@ def wrong(param: str, state: str, allowed: str, more: str = "") -> InvalidReques
 
 def _allowed(kind: type[BaseModel], name: str) -> str:
     return str(kind.model_fields[name].description).partition(": ")[0]  # what follows says what it is for
+
+
+def _typed(row: BundleKnob, value: float) -> KnobValue:
+    return int(value) if row.dtype == "int32" else float(value)

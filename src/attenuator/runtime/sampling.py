@@ -21,7 +21,7 @@ from attenuator.ops import KNOBS, OPERATORS
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.ops.spec import SEED, SEED_HIGH
 from attenuator.runtime.batch import Row
-from attenuator.runtime.knobs import KnobTable
+from attenuator.runtime.request import KnobTable
 from attenuator.runtime.scores import SCORES, Logits
 from attenuator.runtime.work import COSTS
 
