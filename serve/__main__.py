@@ -100,7 +100,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
 
     def refusal(status: int, sentence: str) -> bytes:
         kind, content = protocol_error(status, sentence)
-        logs.log_refused(status, kind)
+        logs.not_valid("answered %d to what is not a valid request, error_type=%s", status, kind)
         observers.metrics.refused(kind)
         return content
 

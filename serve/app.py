@@ -6,11 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from attenuator import __version__
@@ -18,13 +17,12 @@ from attenuator.api import CLASSIFY, MODELS
 from attenuator.errors import AttenuatorError
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.documentation import LOAD_BODY, MODEL, Example, classify_body, description
-from attenuator.serve.api.errors import HTTP_ERROR, JSON, ROUTING_KINDS, Refusal, error_response, failed, response_for
+from attenuator.serve.api.errors import HTTP_ERROR, ROUTING_KINDS, Refusal, answer_to, error_response
 from attenuator.serve.api.peers.forms import RESULT_HEADER
 from attenuator.serve.api.peers.routes import error_form, request_bodies
 from attenuator.serve.api.routes import ClassifyDirectly, Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe.events import CLIENT_LEFT
 from attenuator.serve.observe.gauges import STATES, Gauges, Values, waiting_values
 from attenuator.serve.observe.logs import RequestLog
 from attenuator.serve.observe.metrics import Metrics
@@ -108,9 +106,8 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
     # After the routes, so that the page comes first where it is served.
     app.add_api_route("/", _root, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(AttenuatorError, _refused)
-    app.add_exception_handler(ClientDisconnect, _client_left)
-    app.add_exception_handler(Exception, _failed)
+    for kind in (AttenuatorError, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, _ended)
 
     @functools.cache  # whoever asks for it again and again would keep the event loop busy
     def described(example: Example) -> dict[str, Any]:
@@ -129,7 +126,7 @@ async def _root(request: Request) -> Response:
     """Leads browsers to the reference, and says in JSON where everything is."""
     content = {"service": "attenuator", "version": __version__, "docs": "/docs", "classify": f"POST {CLASSIFY}"}
     content |= {"models": MODELS, "ready": "/health/ready", "openapi": "/openapi.json"}
-    return Response(to_json(content), 307, headers={"Location": "docs"}, media_type=JSON)
+    return JSONResponse(content, 307, headers={"Location": "docs"})
 
 
 # Handlers are coroutines: others would be run in a thread each.
@@ -152,15 +149,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return error_response(Refusal(error.status_code, str(error.detail), HTTP_ERROR), headers=headers)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AttenuatorError)
-    return response_for(error, error_form(request.scope.get("route")))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """As `ClassifyDirectly`, which gets and logs the error later: the framework would answer in plain text first."""
-    return failed(error_form(request.scope.get("route")))
-
-
-async def _client_left(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_LEFT)
+async def _ended(request: Request, error: Exception) -> Response:
+    """What ends a request; `ClassifyDirectly` logs what nobody expected, which it gets after the framework's answer."""
+    return answer_to(error, error_form(request.scope.get("route")))

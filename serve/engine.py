@@ -80,13 +80,7 @@ class Engine:
         return self._queue.requests
 
     async def start(self, folders: Sequence[Path]) -> None:
-        """Loads the bundles, runs each once, and opens for requests.
-
-        Raises:
-            BundleError: as `Catalog.start`.
-            OperatorLibraryMissing: the operators are not built, or not for the device.
-            DeviceUnavailable: the device in the settings cannot be used.
-        """
+        """Loads the bundles, runs each once, and opens for requests; raises what `Catalog.start` does."""
         await self.catalog.start(folders)
         self._lanes.start()
         for tell in self.listeners.started:
@@ -331,7 +325,7 @@ class RequestRun:
             self._ran = True
         job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
-        return RunOutcome(job.rows, cast(list[RowResult], job.results), queue_s)
+        return RunOutcome(cast(list[RowResult], job.results), queue_s)
 
     def forecast(self, knobs: Knobs) -> Forecast:
         """When it would be done at a setting."""
@@ -342,10 +336,6 @@ class RequestRun:
     def level(self, knobs: Knobs) -> float:
         """How far load lowers it from a setting, from 0 to 1."""
         return self.engine.level(self.work.model, self.work.tokens, knobs, self.flow)
-
-    def permits(self, knobs: Knobs) -> bool:
-        """Whether the limits of others allow a setting."""
-        return self.limits.permit(self.work, knobs)
 
     def has_room(self, rows: Sequence[Row], spent: float) -> bool:
         """Whether the limit on cost and the deadline leave room for further rows."""

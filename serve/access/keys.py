@@ -161,8 +161,7 @@ class KeyRing:
             if hmac.compare_digest(digest, key.digest):
                 match = key
         if match is None:
-            state = "wrong" if sent else "missing"
-            raise Unauthorized(f"the API key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
+            raise not_accepted("API key", sent)
         return match
 
     def share(self, key: ApiKey) -> str:
@@ -195,6 +194,12 @@ class KeyRing:
                 raise AttenuatorError(f"the API key '{entry.name}' must differ from the {others[entry.digest]}")
         before = {key.name: key for key in self._keys}
         self._keys = [*self._single, *(ApiKey(entry, before.get(entry.name)) for entry in entries)]
+
+
+def not_accepted(what: str, sent: str) -> Unauthorized:
+    """The error for a key that is not one of those in use."""
+    state = "wrong" if sent else "missing"
+    return Unauthorized(f"the {what} is {state}, must be sent in the header 'Authorization: Bearer KEY'")
 
 
 def key_in(authorization: str | None) -> str:

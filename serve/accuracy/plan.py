@@ -5,6 +5,7 @@ Nothing else in the service reads a goal, a ceiling, a floor or the limit on cos
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from attenuator.api import ChosenBy, Options
 from attenuator.errors import KnobOutOfRange
@@ -147,21 +148,15 @@ those of 4 and 5; never below their floors | |
     2 (above what a goal chooses, the default one too, it may be: then it does nothing).
 
     Raises:
-        KnobOutOfRange: as the table says.
-        GoalOutOfReach: likewise.
+        InvalidRequest: as the table says.
         Overloaded: likewise.
-        InvalidRequest: likewise.
     """
     knobs = _within_ceilings(model, asked, limits) if limits.ceilings else asked.knobs
     by: ChosenBy = "caller" if asked.requested else "default"
     floors = _floors(model, asked, limits) if asked.degradable_to or limits.brownout_to else {}
     if load is None:
         return Plan(knobs, by, knobs, floors)
-    work = load.work
-
-    def permits(setting: Knobs) -> bool:
-        return limits.permit(work, setting)
-
+    work, permits = load.work, partial(limits.permit, load.work)
     longest = max(work.tokens)
     if asked.escalate:
         start = judge_of(model).start(longest, asked.goals[AGREEMENT], permits)

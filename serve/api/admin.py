@@ -10,17 +10,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from attenuator.errors import (
-    BundleError,
-    DeviceUnavailable,
-    InvalidRequest,
-    OperatorLibraryMissing,
-    Unauthorized,
-    UnknownField,
-)
+from attenuator import errors
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime.request import wrong
+from attenuator.serve.access.keys import not_accepted
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding
@@ -57,8 +51,7 @@ class Admin:
         """Refuses requests without the admin key; the comparison takes the same time for every key."""
         sent = credentials.credentials.strip() if credentials else ""
         if not hmac.compare_digest(sent.encode("utf-8", "surrogatepass"), self._key):
-            state = "wrong" if sent else "missing"
-            raise Unauthorized(f"the admin key is {state}, must be sent in the header 'Authorization: Bearer KEY'")
+            raise not_accepted("admin key", sent)
 
     async def put(self, request: Request, name: str) -> Response:
         """Loads a bundle; new requests get it once it has passed every check, and the old one answers those before."""
@@ -69,8 +62,8 @@ class Admin:
         folder = bundle_folder(parse_json(body, '{"bundle": ..}'), self._roots)
         try:
             model, replaces = await self._engine.catalog.put(name, folder)
-        except (BundleError, OperatorLibraryMissing, DeviceUnavailable) as error:
-            raise InvalidRequest(str(error), param="bundle", allowed=ALLOWED) from None
+        except (errors.BundleError, errors.OperatorLibraryMissing, errors.DeviceUnavailable) as error:
+            raise errors.InvalidRequest(str(error), param="bundle", allowed=ALLOWED) from None
         events.note(model=model.manifest.name, revision=model.manifest.revision[:12])
         return json_response(model_info(model), 200 if replaces else 201)
 
@@ -90,7 +83,8 @@ def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
     """
     for name in body:
         if name != "bundle":
-            raise UnknownField(f"the field '{name[:64]}' is unknown, must be bundle", param=name[:64], allowed="bundle")
+            sentence = f"the field '{name[:64]}' is unknown, must be bundle"
+            raise errors.UnknownField(sentence, param=name[:64], allowed="bundle")
     path = body.get("bundle")
     if not isinstance(path, str) or not path or "\0" in path:
         given = "is missing" if "bundle" not in body else f"is {shown(path)}"
@@ -106,4 +100,4 @@ def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
         if folder.is_dir() and folder.is_relative_to(inside):
             return folder
     reason = "is not a folder inside one of --bundle-root" if roots else "cannot be loaded: --bundle-root is not set"
-    raise InvalidRequest(f"bundle '{path[:200]}' {reason}", param="bundle", allowed=ALLOWED)
+    raise errors.InvalidRequest(f"bundle '{path[:200]}' {reason}", param="bundle", allowed=ALLOWED)

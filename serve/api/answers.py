@@ -25,8 +25,8 @@ from attenuator.runtime.batch import by_output
 from attenuator.runtime.explaining import Answered
 from attenuator.runtime.scores import ranked
 from attenuator.serve.accuracy.plan import Plan
-from attenuator.serve.api.errors import JSON
 from attenuator.serve.api.schema import ParsedRequest, parse_request
+from attenuator.serve.edge.arrivals import JSON
 
 PIECE_VALUES = 4096  # of one piece of an answer: about 1 ms
 

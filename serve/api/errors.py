@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from attenuator import errors
 from attenuator.api import ErrorBody
 from attenuator.errors import printable
 from attenuator.json_body import MalformedBody
-from attenuator.serve.edge.arrivals import BodyTimeout, BodyTooLarge, UnsupportedMediaType
+from attenuator.serve.edge.arrivals import JSON, BodyTimeout, BodyTooLarge, UnsupportedMediaType
 from attenuator.serve.observe import events
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,6 @@ PROTOCOL_KINDS = {
     503: "not_ready",
 }
 MALFORMED_REQUEST, INTERNAL_ERROR, HTTP_ERROR = "malformed_request", "internal_error", "http_error"
-JSON = "application/json"
 
 
 @functools.cache
@@ -129,8 +129,12 @@ def response_for(error: errors.AttenuatorError, form: ErrorForm = OWN_FORM) -> R
     return error_response(refusal, headers, form)
 
 
-def failed(form: ErrorForm = OWN_FORM) -> Response:
-    """The answer where the service itself failed."""
+def answer_to(error: Exception, form: ErrorForm = OWN_FORM) -> Response:
+    """The answer to a request that ended with any error; nobody reads that of a client who has left."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=events.CLIENT_LEFT)
+    if isinstance(error, errors.AttenuatorError):
+        return response_for(error, form)
     refusal = Refusal(500, "the service failed on this request; its log says why", INTERNAL_ERROR)
     return error_response(refusal, form=form)
 

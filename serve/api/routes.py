@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
@@ -23,28 +24,14 @@ from attenuator.runtime.explaining import Runner, answer
 from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits, Load, plan
+from attenuator.serve.api import documentation as docs
+from attenuator.serve.api import schema
 from attenuator.serve.api.admin import Admin
 from attenuator.serve.api.answers import Form, OwnForm, Turns, answer_of, json_response, model_info, timing_headers
-from attenuator.serve.api.documentation import (
-    CLASSIFY_ANSWERS,
-    METRICS,
-    METRICS_ANSWERS,
-    MODELS_ANSWERS,
-    RATE_LIMITED,
-    Answers,
-)
-from attenuator.serve.api.errors import failed, response_for, stopped
+from attenuator.serve.api.errors import answer_to, stopped
 from attenuator.serve.api.peers.routes import Peers, error_form
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
-from attenuator.serve.api.schema import (
-    TIMEOUT,
-    ParsedRequest,
-    as_written,
-    model_name,
-    refuse_elsewhere,
-    refuse_encoding,
-)
 from attenuator.serve.edge.arrivals import Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.observe import events
@@ -93,25 +80,25 @@ class Routes:
                 needs = extra.get("dependencies")
                 router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, dependencies=needs)
 
-        def answers(described: Answers, rate_limited: dict[str, Any] = RATE_LIMITED) -> dict[str, Any]:
+        def answers(described: docs.Answers, rate_limited: dict[str, Any] = docs.RATE_LIMITED) -> dict[str, Any]:
             needs_key = {401: described[401], 429: described.get(429, rate_limited)} if keyed else {}
             rest = {status: row for status, row in described.items() if status != 401}
             return {"dependencies": keyed, "responses": dict(sorted((needs_key | rest).items()))}
 
-        add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(CLASSIFY_ANSWERS))
-        add(MODELS, "GET", self.models, summary="Models, labels and knobs", **answers(MODELS_ANSWERS))
+        add(CLASSIFY, "POST", self.classify, summary="Classify texts", **answers(docs.CLASSIFY_ANSWERS))
+        add(MODELS, "GET", self.models, summary="Models, labels and knobs", **answers(docs.MODELS_ANSWERS))
         for path, endpoint, summary, described in self._probes.routes():
             add(path, "GET", endpoint, summary=summary, responses=described)
         if self._settings.metrics != "off":
-            needs_key = [Depends(self.find_key)] if self._settings.metrics == "key" else []
+            needs = [Depends(self.find_key)] if self._settings.metrics == "key" else []
             summary = "Metrics for Prometheus, in its text format or OpenMetrics"
-            add(METRICS, "GET", self.metrics, summary=summary, dependencies=needs_key, responses=METRICS_ANSWERS)
+            add(docs.METRICS, "GET", self.metrics, summary=summary, dependencies=needs, responses=docs.METRICS_ANSWERS)
         if self._settings.admin_key is not None:
             Admin(self._engine, self._settings, self._bodies, self._settings.admin_key).add_to(router)
         for row in Peers(self._engine, self._settings, self.answer).routes():
             extra: dict[str, Any] = {"responses": row.answers}
             if 401 in row.answers:
-                extra = answers(row.answers, RATE_LIMITED | {"model": row.answers[401]["model"]})
+                extra = answers(row.answers, docs.RATE_LIMITED | {"model": row.answers[401]["model"]})
                 extra["dependencies"] = [*keyed, *row.needs]
             add(row.path, row.method, row.endpoint, summary=row.summary, **extra)
         add("/docs", "GET", self.documentation, include_in_schema=False)
@@ -162,7 +149,7 @@ class Routes:
     async def answer(self, request: Request, form: Form) -> Response:
         """The path that every classification takes, whatever the form of its request."""
         started_s = time.perf_counter()
-        refuse_elsewhere(request, takes_header=form.takes_header)
+        schema.refuse_elsewhere(request, takes_header=form.takes_header)
         key: ApiKey | None = request.scope.get(KEY)
         share = "" if key is None else self._keys.share(key)
         if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
@@ -170,13 +157,13 @@ class Routes:
             self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
         body = await self._bodies.read(request, form.types)
         async with self._engine.admitted(len(body), share):
-            refuse_encoding(request)
+            schema.refuse_encoding(request)
             if len(body) <= INLINE_BYTES:
                 fields = form.parse(body)
             else:
                 fields = await asyncio.get_running_loop().run_in_executor(self._parsing, form.parse, body)
             del body
-            model = self._engine.model(model_name(fields, self._engine.models), form.model_places)
+            model = self._engine.model(schema.model_name(fields, self._engine.models), form.model_places)
             try:
                 parsed = form.request(fields, model)
                 del fields
@@ -184,10 +171,10 @@ class Routes:
                 if key is not None:
                     key.check_priority(parsed.options.priority)
                 work = self._work(model, parsed, key, started_s, form)
-                timeout_field = form.written.get(TIMEOUT, TIMEOUT)
-                return await unless_late(request, parsed, started_s, work, timeout_field)
+                field = form.written.get(schema.TIMEOUT, schema.TIMEOUT)
+                return await unless_late(request, parsed.options.timeout_ms, started_s, work, field)
             except InvalidRequest as error:
-                raise as_written(error, form.written) from None
+                raise schema.as_written(error, form.written) from None
 
     def _limits(self, key: ApiKey | None) -> Limits:
         """What others than the caller say about a request's accuracy."""
@@ -203,7 +190,7 @@ class Routes:
         return Flow(self._keys.share(key), priority or key.priority, key.weight)
 
     async def _work(
-        self, model: Model, parsed: ParsedRequest, key: ApiKey | None, started_s: float, form: Form
+        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, started_s: float, form: Form
     ) -> Response:
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
@@ -229,7 +216,7 @@ class Routes:
         tokenized_s = time.perf_counter()
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
-        runner = Runner(run.run, run.has_room, run.permits)
+        runner = Runner(run.run, run.has_room, partial(limits.permit, work))
         answered = await answer(model, rows, runner, explain=options.explain, reach=chosen.reach)
         ended_s = time.perf_counter()
         timing_ms = {
@@ -273,32 +260,29 @@ class ClassifyDirectly:
                 if self._routes.keyed:
                     await self._routes.check_key(request)
                 answer = await self._routes.classify(request)
-            except ClientDisconnect:
-                answer = Response(status_code=CLIENT_LEFT)
-            except AttenuatorError as error:
-                answer = response_for(error)
+            except (ClientDisconnect, AttenuatorError) as error:
+                answer = answer_to(error)
             await answer(scope, receive, send)
             return
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
             answer = stopped(error_form(scope.get("route")))
-        except Exception:
+        except Exception as error:
             log.exception("the service failed on a request")
-            answer = failed(error_form(scope.get("route")))
+            answer = answer_to(error, error_form(scope.get("route")))
         if STATUS not in scope:  # no answer has begun
             await answer(scope, receive, send)
 
 
 async def unless_late(
-    request: Request, parsed: ParsedRequest, started_s: float, work: Coroutine[Any, Any, Response], timeout_field: str
+    request: Request, timeout_ms: float | None, started_s: float, work: Coroutine[Any, Any, Response], field: str
 ) -> Response:
     """Awaits the work on a request; cancels it if the request's deadline passes or its client disconnects.
 
-    The request calls the field of its deadline `timeout_field`.
+    The request calls the deadline's field `field`.
 
     Raises:
         DeadlineExceeded: the deadline passed.
     """
-    timeout_ms = parsed.options.timeout_ms
     remaining_s = None if timeout_ms is None else max(0.0, timeout_ms / 1000 - (time.perf_counter() - started_s))
     working = asyncio.current_task()
     assert working is not None
@@ -315,7 +299,7 @@ async def unless_late(
         if remaining_s is None or not deadline.expired():
             raise
         raise DeadlineExceeded(
-            f"there was no answer within {timeout_ms:g} ms ({timeout_field}): the work was cancelled"
+            f"there was no answer within {timeout_ms:g} ms ({field}): the work was cancelled"
         ) from None
     except asyncio.CancelledError:
         if not client.left or working.uncancel():  # the service stops

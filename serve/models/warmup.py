@@ -11,6 +11,7 @@ from attenuator.calibration.times import LatencyTable
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row
 from attenuator.runtime.device import hardware
+from attenuator.runtime.explaining import cost_of_rows
 from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import ROW_KNOBS
 
@@ -50,7 +51,7 @@ def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> 
             seconds = run_timed(model, batch)
     largest = max(max_batch_tokens, model.manifest.max_tokens)
     if model.device.kind == "cpu":
-        while cost_of(model, rows_of(model, largest)) * seconds / cost_of(model, batch) > CPU_LIMIT_S:
+        while cost_of_rows(model, rows_of(model, largest)) * seconds / cost_of_rows(model, batch) > CPU_LIMIT_S:
             largest //= 2
     if largest > SHORT_TOKENS[-1]:
         if time.monotonic() - began > SILENT_S:
@@ -60,7 +61,7 @@ def warm_up(model: Model, max_batch_tokens: int, threads: int | None = None) -> 
     took_s = time.monotonic() - began
     level = logging.INFO if took_s > SILENT_S else logging.DEBUG
     log.log(level, "warmed up %s with up to %d tokens in %.1f s", name, largest, took_s)
-    cost_per_s = max(1e8, cost_of(model, batch) / seconds)
+    cost_per_s = max(1e8, cost_of_rows(model, batch) / seconds)
     lengths = [len(row.token_ids) for row in batch]
     return Speed(cost_per_s, table_of(model, threads or cpu_count()), lengths, batch[0].knobs, seconds)
 
@@ -94,11 +95,6 @@ def rows_of(model: Model, tokens: int) -> list[Row]:
     # The last id: the check at load has run it.
     ids = np.full(longest, model.manifest.vocab_size - 1, dtype=np.int64)
     return [Row(ids[:length], np.zeros(length, dtype=np.int64), knobs) for length in lengths]
-
-
-def cost_of(model: Model, rows: list[Row]) -> float:
-    """Predicted multiply-adds of a batch."""
-    return sum(model.predict_cost(len(row.token_ids), row.knobs) for row in rows)
 
 
 def run_timed(model: Model, rows: list[Row]) -> float:

@@ -24,7 +24,7 @@ MAX_LINE = 16_384  # characters of a line of text
 ID_HEADER = b"x-request-id"
 ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)  # what else a caller sends would end up in the log as it is
 QUIET_ROUTES = ("/health", "/v2/health/", "/metrics")  # asked for every few seconds by machines
-not_valid = RateLimitedLog(access, logging.INFO, interval_s=1.0)
+not_valid = RateLimitedLog(access, logging.INFO, interval_s=1.0)  # for what is no request, such as a malformed header
 
 
 class RequestLog:
@@ -79,11 +79,6 @@ def log_request(method: str, route: str, status: int, duration_ms: float, fields
         else:
             message += f" {name}={value}"
     access.log(level, "%s", message, extra={"fields": record | fields})
-
-
-def log_refused(status: int, kind: str) -> None:
-    """Tells of input that is not a request, such as a malformed header: at most one line a second."""
-    not_valid("answered %d to what is not a valid request, error_type=%s", status, kind)
 
 
 class TextFormatter(logging.Formatter):

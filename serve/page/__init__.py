@@ -64,24 +64,19 @@ class Page:
 
     async def index(self, request: Request) -> Response:
         """The page itself."""
-        return answer(self._assets[INDEX], request)
+        return self._answer(INDEX, request)
 
     async def asset(self, request: Request) -> Response:
-        """A file that the page asks for.
+        """A file that the page asks for; HTTPException with 404 where there is none of that name."""
+        return self._answer(request.path_params["path"], request)
 
-        Raises:
-            HTTPException: 404, there is none of that name.
-        """
-        asset = self._assets.get(request.path_params["path"])
+    def _answer(self, path: str, request: Request) -> Response:
+        """A file, or 304 where the caller's copy of it is current."""
+        asset = self._assets.get(path)
         if asset is None:
             raise HTTPException(404)
-        return answer(asset, request)
-
-
-def answer(asset: Asset, request: Request) -> Response:
-    """A file, or 304 where the caller's copy of it is current."""
-    headers = {**HEADERS, "ETag": asset.etag}
-    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if asset.etag in known or known == ["*"]:
-        return Response(status_code=304, headers=headers)
-    return Response(asset.content, headers=headers | {"Content-Type": asset.content_type})
+        headers = {**HEADERS, "ETag": asset.etag}
+        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+        if asset.etag in known or known == ["*"]:
+            return Response(status_code=304, headers=headers)
+        return Response(asset.content, headers=headers | {"Content-Type": asset.content_type})

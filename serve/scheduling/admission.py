@@ -73,11 +73,6 @@ class Admission:
         forecasts = [self._forecast(lane, latency, times, flow) for lane, times in by_lane.items()]
         return max(forecasts, key=lambda each: each.total_s)
 
-    def remaining_s(self, lane: Lane) -> float:
-        """Predicted time of what is left of a lane's running batch and of the rows that wait for it, in seconds."""
-        now_s = time.monotonic()
-        return self._shared_s(lane, self._alone_s(lane, now_s), now_s)
-
     def wait_s(self, now_s: float, flow: Flow = ANYONE) -> float:
         """How long a row of a flow that arrives now would wait, in the lane where that is longer.
 
@@ -107,9 +102,9 @@ class Admission:
     def overloaded(self, what: str, lane: Lane) -> Overloaded:
         """The refusal of a request for which a lane has no room, and what there is in its place, in words."""
         # After this time part of what takes room is done, and a new request finds some.
-        load = self._queue.lanes[lane].load
+        load, now_s = self._queue.lanes[lane].load, time.monotonic()
         taken = load.room / load.tokens if load.tokens else 1.0
-        wait_s = max(1.0, self.remaining_s(lane) * taken * FREE_QUEUE_SHARE)
+        wait_s = max(1.0, self._shared_s(lane, self._alone_s(lane, now_s), now_s) * taken * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 
     def _forecast(self, lane: Lane, latency: LatencyModel, times: Mapping[RowTime, int], flow: Flow) -> Forecast:

@@ -374,7 +374,7 @@ def _explained(model: Model, rows: list[Row], run: Run, *, explain: bool, reach:
     """Answers with `explain` or `escalate`, whether or not an event loop runs in this thread, as in a notebook."""
 
     async def ran(again: list[Row]) -> RunOutcome:
-        return RunOutcome(again, run(again))
+        return RunOutcome(run(again))
 
     with ThreadPoolExecutor(1) as aside:
         work = answer(model, rows, Runner(ran), explain=explain, reach=reach)

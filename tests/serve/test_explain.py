@@ -138,7 +138,7 @@ def runner(model: Model, overloaded_after: int = 10**9) -> Any:
         runs += 1
         if runs > overloaded_after:
             raise errors.Overloaded("no room")
-        return RunOutcome(rows, model.run(rows))
+        return RunOutcome(model.run(rows))
 
     return run
 

@@ -20,22 +20,11 @@ from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write
-from attenuator.serve.api.errors import JSON, OWN_FORM
-from attenuator.serve.api.peers import forms
+from attenuator.serve.api.errors import OWN_FORM
+from attenuator.serve.api.peers import forms, tensors
 from attenuator.serve.api.peers import openinference_types as types
-from attenuator.serve.api.peers.tensors import (
-    INTEGERS,
-    JSON_BYTES,
-    OUTPUTS,
-    SIZE_PARAMETER,
-    OutputValues,
-    Tail,
-    outputs_of,
-    read_tensor,
-    split_body,
-)
 from attenuator.serve.api.schema import TIMEOUT, TRUNCATE, ParsedRequest, assemble, single_header
-from attenuator.serve.edge.arrivals import BINARY_TYPE
+from attenuator.serve.edge.arrivals import BINARY_TYPE, JSON
 
 VERSION_DIGITS = 12
 TEXTS = ("text", "text_pair")
@@ -72,7 +61,7 @@ def metadata(model: Model) -> types.ModelMetadata:
         ),
         outputs=tuple(
             types.TensorMetadata(name=name, datatype=output.datatype, shape=(-1, labels) if output.wide else (-1,))
-            for name, output in outputs_of(model).items()
+            for name, output in tensors.outputs_of(model).items()
         ),
     )
 
@@ -87,11 +76,11 @@ class Infer(forms.PeerForm):
         self._model = model
         # Triton's client sends JSON without a type. Browsers would too, but never without saying whose page it is.
         untyped = [] if "origin" in request.headers else [""]
-        self.types = [*untyped, BINARY_TYPE] if JSON_BYTES in request.headers else untyped
+        self.types = [*untyped, BINARY_TYPE] if tensors.JSON_BYTES in request.headers else untyped
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The JSON, and the model of the path; what follows the JSON is kept for its tensors."""
-        content, self._tail = split_body(body, single_header(self._request, JSON_BYTES))
+        content, self._tail = tensors.split_body(body, single_header(self._request, tensors.JSON_BYTES))
         fields = parse_json(content)
         forms.check_names(fields, list(types.InferOptions.model_fields))
         return fields | {"model": self._model}
@@ -121,7 +110,7 @@ class Infer(forms.PeerForm):
         if options.explain:
             own["explain"] = True
         own["truncate"] = options.truncate
-        tail, self._tail = Tail(self._tail), b""  # megabytes are not kept while the request waits
+        tail, self._tail = tensors.Tail(self._tail), b""  # megabytes are not kept while the request waits
         return assemble(own, model, read_inputs(body.inputs, tail))
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
@@ -130,28 +119,28 @@ class Infer(forms.PeerForm):
         head = types.Inference(
             model_name=name, model_version=version, id=self._id, parameters=_parameters_of(answer), outputs=()
         )
-        inputs, tensors, tail = len(answer.scores), [], b""
+        inputs, written, tail = len(answer.scores), [], b""
         wanted = [(output, output.parameters or types.OutputParameters()) for output in self._outputs]
-        outputs = [OutputValues(output.name, answer, options.classification) for output, options in wanted]
+        outputs = [tensors.OutputValues(output.name, answer, options.classification) for output, options in wanted]
         width = sum(math.prod(values.shape[1:]) for values in outputs)
         for values, (output, options) in zip(outputs, wanted, strict=True):
             tensor: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}
             if self._binary_output if options.binary_data is None else options.binary_data:
                 packed = await write(values.packed, inputs, width, b"")
                 tail += packed
-                tensors.append(to_json(tensor | {"parameters": {SIZE_PARAMETER: len(packed)}}))
+                written.append(to_json(tensor | {"parameters": {tensors.SIZE_PARAMETER: len(packed)}}))
             else:
                 data = await write(values.as_json, inputs, width, b",")
-                tensors.append(b'%b,"data":[%b]}' % (to_json(tensor)[:-1], data))
-        json = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}") + b",".join(tensors) + b"]}"
+                written.append(b'%b,"data":[%b]}' % (to_json(tensor)[:-1], data))
+        json = head.model_dump_json(exclude_none=True).encode().removesuffix(b"]}") + b",".join(written) + b"]}"
         headers = headers | forms.result_header(answer)
         if not tail:
             return Response(json, 200, headers, JSON)
-        headers[JSON_BYTES] = str(len(json))
+        headers[tensors.JSON_BYTES] = str(len(json))
         return Response(json + tail, 200, headers, BINARY_TYPE)
 
 
-def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
+def read_inputs(raw: Sequence[Any], tail: tensors.Tail) -> Iterator[Input]:
     """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`."""
     tensors: dict[str, list[Any]] = {}
     for place, fields in enumerate(raw):
@@ -175,31 +164,31 @@ def read_inputs(raw: Sequence[Any], tail: Tail) -> Iterator[Input]:
         yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in tensors.items()})
 
 
-def read_input(raw: Any, where: str, tail: Tail) -> tuple[str, list[Any]]:
+def read_input(raw: Any, where: str, tail: tensors.Tail) -> tuple[str, list[Any]]:
     """Name and rows of an input tensor."""
     tensor = read_object(raw, types.InputTensor, types.TensorParameters, where)
     is_text = tensor.name in TEXTS
     if (tensor.datatype == "BYTES") != is_text:
-        allowed = "BYTES" if is_text else " or ".join(INTEGERS)
+        allowed = "BYTES" if is_text else " or ".join(tensors.INTEGERS)
         raise wrong(f"{where}.datatype", f"is {tensor.datatype}", allowed, f" for {tensor.name}")
     if is_text and tensor.shape[1:] not in ([], [1]) or not is_text and len(tensor.shape) != 2:
         allowed = "[inputs] or [inputs, 1]" if is_text else "[inputs, tokens]"
         raise wrong(f"{where}.shape", f"is {tensor.shape}", allowed, f" for {tensor.name}")
     check_count(tensor.shape[0], f"{where}.shape")
-    return tensor.name, read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
+    return tensor.name, tensors.read_tensor(raw, tensor.shape, tensor.datatype, tail, where)
 
 
 def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool = False) -> list[types.OutputTensor]:
     """The outputs that a request asks for: all that the model has where it leaves that open."""
     outputs: list[types.OutputTensor] = []
-    names = list(outputs_of(model, explain=explain))
+    names = list(tensors.outputs_of(model, explain=explain))
     allowed = ", ".join(names)
     if not raw:
         return [types.OutputTensor.model_validate({"name": name}) for name in names]
     for place, fields in enumerate(raw):
         where = f"outputs[{place}]"
         output = read_object(fields, types.OutputTensor, types.OutputParameters, where)
-        if OUTPUTS[output.name].explains and not explain:
+        if tensors.OUTPUTS[output.name].explains and not explain:
             sentence = (
                 f"{where}.name is {output.name}, which explained answers alone have: set explain in parameters, or ask "
                 f"for one of: {allowed}"
@@ -209,8 +198,8 @@ def requested_outputs(raw: Sequence[Any] | None, model: Model, *, explain: bool 
             sentence = f"{where}.name is {output.name}, must be another of: {allowed}"
             raise InvalidRequest(sentence, param=f"{where}.name", allowed=allowed)
         ranked = output.parameters is not None and output.parameters.classification is not None
-        if ranked and not OUTPUTS[output.name].ranked:
-            those = " or ".join(name for name in names if OUTPUTS[name].ranked)
+        if ranked and not tensors.OUTPUTS[output.name].ranked:
+            those = " or ".join(name for name in names if tensors.OUTPUTS[name].ranked)
             sentence = f"{where}.parameters.classification is set for {output.name}, must be for {those}"
             raise InvalidRequest(sentence, param=f"{where}.parameters.classification", allowed=those)
         outputs.append(output)

@@ -19,9 +19,10 @@ from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.runtime.scores import ranked
 from attenuator.serve.api.answers import Answer, Write, elements
-from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
+from attenuator.serve.api.errors import ErrorForm, Refusal
 from attenuator.serve.api.peers import forms
 from attenuator.serve.api.schema import HEADER, ParsedRequest, assemble
+from attenuator.serve.edge.arrivals import JSON
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"

@@ -20,10 +20,11 @@ from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve.api.answers import Answer, Write, elements
-from attenuator.serve.api.errors import JSON, ErrorForm, Refusal
+from attenuator.serve.api.errors import ErrorForm, Refusal
 from attenuator.serve.api.peers import forms
 from attenuator.serve.api.peers.tei import check_side
 from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble
+from attenuator.serve.edge.arrivals import JSON
 from attenuator.serve.observe import events
 
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"

@@ -26,9 +26,8 @@ from attenuator.rayserve.prices import Prices
 from attenuator.rayserve.scraping import merged
 from attenuator.serve.access.keys import KeyRing, key_in
 from attenuator.serve.api.documentation import METRICS
-from attenuator.serve.api.errors import STATUS, failed, response_for
+from attenuator.serve.api.errors import STATUS, answer_to
 from attenuator.serve.edge.arrivals import Bodies, BodyTooLarge
-from attenuator.serve.observe.events import CLIENT_LEFT
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +77,11 @@ class Front:
             if request.scope["path"] == METRICS and request.method == "GET":
                 return await self._metrics(request, headers)
             return (await self._answer(request, headers, body)).response()
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_LEFT)
-        except AttenuatorError as error:
-            return response_for(error)
-        except Exception:
+        except (ClientDisconnect, AttenuatorError) as error:
+            return answer_to(error)
+        except Exception as error:
             log.exception("the front failed on a request")
-            return failed()
+            return answer_to(error)
 
     async def _without_key(self, request: Request, headers: Headers) -> Answer | None:
         """The refusal of a request without a known key, whose body nobody reads; None where it may go on.

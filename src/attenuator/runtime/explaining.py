@@ -36,12 +36,10 @@ class RunOutcome:
     """What a run of rows gave.
 
     Attributes:
-        rows: with the knobs that they ran with: load may have lowered them while they waited.
         results: one a row.
         queue_s: time until the first of them ran.
     """
 
-    rows: Sequence[Row]
     results: Sequence[RowResult]
     queue_s: float = 0.0
 
@@ -169,7 +167,7 @@ async def answer(
     """
     if not explain and reach is None:
         ran = await runner.run(rows)
-        return Answered(ran.rows, ran.results, ran.queue_s)
+        return Answered(rows, ran.results, ran.queue_s)
     explanation = _Explanation(model, rows, runner, explain=explain, reach=reach)
     if reach is not None:
         await explanation.escalate(reach)
