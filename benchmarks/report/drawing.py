@@ -56,10 +56,26 @@ def compact(svg: str) -> str:
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     svg = re.sub(r"\n(?=[LMQCz\"])", "", svg)
+    svg = re.sub(r"(?<=[LMQC]) ", "", without_bare_groups(svg))
+    ids = {name: f"i{n}" for n, name in enumerate(re.findall(r' id="([^"]*)"', svg))}
+    svg = re.sub(r'( id="|href="#|url\(#)([^")]*)', lambda place: place[1] + ids[place[2]], svg)
     names = {style: f"s{n}" for n, style in enumerate(dict.fromkeys(re.findall(r'style="([^"]*)"', svg)))}
     svg = re.sub(r'style="([^"]*)"', lambda style: f'class="{names[style[1]]}"', svg)
     sheet = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
     return svg.replace("</style>", f"\n{sheet}{dark_sheet(names)}</style>", 1)
+
+
+def without_bare_groups(svg: str) -> str:
+    """Takes away the tags of groups that say nothing of what is in them; each tag has a line of its own."""
+    kept: list[str] = []
+    groups: list[bool] = []  # those that are open, and whether they say something
+    for line in svg.split("\n"):
+        if line.startswith("<g"):
+            groups.append(line != "<g>")
+        if line == "</g>" and not groups.pop() or line == "<g>":
+            continue
+        kept.append(line)
+    return "\n".join(kept)
 
 
 def dark_sheet(names: Mapping[str, str]) -> str:
