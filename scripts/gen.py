@@ -17,8 +17,7 @@ from pathlib import Path
 from attenuator import __version__
 from attenuator.ops import KNOBS, attention_with
 from attenuator.ops.spec import Knob
-from attenuator.serve.observe.gauges import GAUGES
-from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.metrics import GAUGES, Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

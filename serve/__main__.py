@@ -21,7 +21,7 @@ from attenuator.serve.edge.arrivals import Connections, connection_limit, raise_
 from attenuator.serve.edge.server import Server, is_loopback
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import logs
-from attenuator.serve.observe.gauges import Gauges
+from attenuator.serve.observe.metrics import Gauges
 from attenuator.serve.observe.tracing import open_traces
 from attenuator.serve.settings import COMMAND, POSITIONALS, ServeSettings, read_floors
 
@@ -95,21 +95,18 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     keys = KeyRing(settings.api_key, settings.api_keys, settings.admin_key)
     traces = open_traces(settings.otel)
     engine = Engine(settings)
-    observers = observe(engine, settings, traces)
+    metrics = observe(engine, settings, traces)
     connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
 
     def refusal(status: int, sentence: str) -> bytes:
         kind, content = protocol_error(status, sentence)
         logs.not_valid("answered %d to what is not a valid request, error_type=%s", status, kind)
-        observers.metrics.refused(kind)
+        metrics.refused(kind)
         return content
 
     connections.refusal = refusal
-    Gauges(
-        observers.metrics,
-        lambda: {"connections": {(): connections.open}, "connection_limit": {(): connections.limit}},
-    )
-    server = Server(create_app(engine, settings, keys, observers), settings, connections, bound)
+    Gauges(metrics, lambda: {"connections": {(): connections.open}, "connection_limit": {(): connections.limit}})
+    server = Server(create_app(engine, settings, keys, metrics), settings, connections, bound)
     running = asyncio.create_task(server.serve())
     warn_if_open(keys, bound)
     stop = asyncio.Event()

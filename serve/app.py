@@ -3,7 +3,7 @@
 import functools
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -23,9 +23,8 @@ from attenuator.serve.api.peers.routes import error_form, request_bodies
 from attenuator.serve.api.routes import ClassifyDirectly, Routes
 from attenuator.serve.api.schema import HEADER
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe.gauges import STATES, Gauges, Values, waiting_values
 from attenuator.serve.observe.logs import RequestLog
-from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.metrics import STATES, Gauges, Metrics, Values, waiting_values
 from attenuator.serve.observe.shadow import Shadow
 from attenuator.serve.scheduling.requests import LANES
 from attenuator.serve.settings import ServeSettings
@@ -37,15 +36,8 @@ DESCRIPTION = "Transformer text classifiers whose attention has an accuracy knob
 CORS_EXPOSED = ("X-Request-Id", "Retry-After", "Server-Timing", RESULT_HEADER)
 
 
-class Observers(NamedTuple):
-    """Metrics, and what compares some answers with the exact ones while the service idles; None where nothing does."""
-
-    metrics: Metrics
-    shadow: Shadow | None
-
-
-def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = None) -> Observers:
-    """Has metrics, traces and live quality told of what happens in a service."""
+def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = None) -> Metrics:
+    """Has metrics, traces and live quality told of what happens in a service; gives the metrics."""
     metrics, listeners, shadow = Metrics(), engine.listeners, None
     metrics.listen(listeners)
     if traces is not None:
@@ -55,11 +47,11 @@ def observe(engine: Engine, settings: ServeSettings, traces: "Traces | None" = N
         shadow = Shadow(settings.shadow_share, engine.idle, metrics, serving, exact_s)
         shadow.listen(listeners)
     Gauges(metrics, partial(held, engine, shadow))
-    return Observers(metrics, shadow)
+    return metrics
 
 
 def held(engine: Engine, shadow: Shadow | None) -> dict[str, Values]:
-    """The values of the gauges of `observe/gauges.py`, those of connections aside."""
+    """The values of the gauges of `observe/metrics.py`, those of connections aside."""
     serving = engine.models.values()
     return waiting_values(engine.waiting()) | {
         "running_sequences": {(lane,): engine.running(lane) for lane in LANES},
@@ -82,10 +74,9 @@ def held(engine: Engine, shadow: Shadow | None) -> dict[str, Values]:
     }
 
 
-def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, observers: Observers | None = None) -> ASGIApp:
+def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, metrics: Metrics | None = None) -> ASGIApp:
     """Makes the ASGI application over an engine: FastAPI inside the layers that every request passes."""
-    metrics = (observers or observe(engine, settings)).metrics
-    routes = Routes(engine, settings, keys, metrics.exposition)
+    routes = Routes(engine, settings, keys, (metrics or observe(engine, settings)).exposition)
     app: ASGIApp = ClassifyDirectly(create_api(routes, engine), routes)
     if settings.cors_origins:
         app = CORSMiddleware(

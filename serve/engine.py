@@ -136,11 +136,7 @@ class Engine:
             raise self._not_ready()
 
     def check_healthy(self) -> None:
-        """Refuses while requests are not answered as they should be.
-
-        Raises:
-            NotReady: says why.
-        """
+        """Refuses with NotReady, which says why, while requests are not answered as they should be."""
         if reason := self.fault():
             raise NotReady(reason)
 
@@ -170,12 +166,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def admitted(self, body_bytes: int = 0, key: str = "") -> AsyncIterator[None]:
-        """Counts a request as in progress; entered once its body has arrived.
-
-        Raises:
-            NotReady: starting, draining or stopped.
-            Overloaded: as `check_open`.
-        """
+        """Counts a request as in progress; entered once its body has arrived, and refused as by `check_open`."""
         self.check_open(body_bytes, key)
         self._queue.enter(key)
         self.idle.clear()

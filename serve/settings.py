@@ -24,11 +24,7 @@ ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#*]+")
 
 
 def check_key_text(key: str) -> None:
-    """Refuses a key that a header `Authorization` cannot carry.
-
-    Raises:
-        ValueError: as described.
-    """
+    """Refuses with ValueError a key that a header `Authorization` cannot carry."""
     if not SENDABLE.fullmatch(key):
         raise ValueError("a key must have one or more printable ASCII characters and no spaces")
 

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from attenuator.api import CalibrationInfo, KnobInfo, LengthBucket, MeasuredAgreement, MeasuredSetting, ModelInfo
-from attenuator.calibration import Calibration, keeping_default
+from attenuator.calibration import keeping_default
 from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model
 from attenuator.runtime.batch import by_output
@@ -87,13 +87,13 @@ class Form:
         takes_header: whether fields may stand in the header `schema.HEADER`.
         model_places: where a request may name its model, for the sentence on one that does not; empty where only its
             body can.
-        written: fields that the shared path calls otherwise than the request does, and what the request calls them.
+        own_names: what the request calls fields that have another name in `POST /v1/classify`, by that name.
     """
 
     types: Collection[str] = ()
     takes_header = False
     model_places = ""
-    written: Mapping[str, str] = {}
+    own_names: Mapping[str, str] = {}
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Reads the fields, among them `model` where the request names one; may run in a thread.
@@ -218,13 +218,14 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
     calibration = model.calibration
     if calibration is None:
         return None
+    default = calibration.default_agreement
     buckets = (
         LengthBucket(
             low=row.low,
             high=row.high,
             texts=row.texts,
             settings=tuple(calibration.places(index)),
-            default=_default_place(calibration, index),
+            default=None if default is None else calibration.places(index)[keeping_default(calibration, index) - 1],
         )
         for index, row in enumerate(calibration.buckets)
     )
@@ -245,17 +246,10 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         data=calibration.data,
         texts=calibration.texts,
         explains=calibration.certainty is not None,
-        default_agreement=calibration.default_agreement,
+        default_agreement=default,
         buckets=tuple(buckets),
         settings=tuple(settings),
     )
-
-
-def _default_place(calibration: Calibration, bucket: int) -> int | None:
-    """The place of the setting of requests that set nothing; None without a default goal."""
-    if calibration.default_agreement is None:
-        return None
-    return calibration.places(bucket)[keeping_default(calibration, bucket) - 1]
 
 
 def timing_headers(timing_ms: Mapping[str, float], device: Device, characters: int, tokens: int) -> dict[str, str]:

@@ -109,23 +109,14 @@ class Routes:
         return router
 
     async def find_key(self, request: Request, credentials: Credentials = None) -> ApiKey:
-        """The key that a request was sent with; `credentials` are there for the description.
-
-        Raises:
-            Unauthorized: no key, or one that is not known.
-        """
+        """The key that a request was sent with, as `KeyRing.check` has it; `credentials` are for the description."""
         key = self._keys.check(key_in(request.headers.get("authorization")))
         request.scope[KEY] = key
         events.note(key=key.name)
         return key
 
     async def check_key(self, request: Request, credentials: Credentials = None) -> None:
-        """As `find_key`; also refuses a key that was used more often than it may be.
-
-        Raises:
-            Unauthorized: as `find_key`.
-            RateLimited: it was.
-        """
+        """As `find_key`; also refuses with RateLimited a key that was used more often than it may be."""
         (await self.find_key(request)).take(time.monotonic())
 
     async def metrics(self, request: Request) -> Response:
@@ -170,18 +161,16 @@ class Routes:
                 events.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.asked.goals)
                 if key is not None:
                     key.check_priority(parsed.options.priority)
-                work = self._work(model, parsed, key, started_s, form)
-                field = form.written.get(schema.TIMEOUT, schema.TIMEOUT)
-                return await unless_late(request, parsed.options.timeout_ms, started_s, work, field)
+                answering = self._answer_parsed(model, parsed, key, started_s, form)
+                field = form.own_names.get(schema.TIMEOUT, schema.TIMEOUT)
+                return await unless_late(request, parsed.options.timeout_ms, started_s, answering, field)
             except InvalidRequest as error:
-                raise schema.as_written(error, form.written) from None
+                raise schema.in_own_names(error, form.own_names) from None
 
     def _limits(self, key: ApiKey | None) -> Limits:
         """What others than the caller say about a request's accuracy."""
-        max_cost = self._settings.max_cost
-        if key is None:
-            return Limits(max_cost=max_cost, brownout_to=self._floors)
-        return Limits(key.ceilings, key.name, max_cost, self._floors)
+        ceilings, name = ({}, "") if key is None else (key.ceilings, key.name)
+        return Limits(ceilings, name, self._settings.max_cost, self._floors)
 
     def _flow(self, key: ApiKey | None, priority: Priority | None) -> Flow:
         """Whose work a request is, by its key and by the class that it names, which the key allows."""
@@ -189,9 +178,10 @@ class Routes:
             return Flow(priority=priority or "interactive")
         return Flow(self._keys.share(key), priority or key.priority, key.weight)
 
-    async def _work(
+    async def _answer_parsed(
         self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, started_s: float, form: Form
     ) -> Response:
+        """Tokenizes the inputs of a checked request, decides what it runs with, runs it and writes its answer."""
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
         usual = plan(model, asked, limits)

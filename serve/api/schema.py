@@ -74,14 +74,14 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
     return ParsedRequest(items, options, asked, "seed" in fields)
 
 
-def as_written(error: InvalidRequest, written: Mapping[str, str]) -> InvalidRequest:
-    """An error of the shared path whose fields are called as in the request, by `answers.Form.written`."""
+def in_own_names(error: InvalidRequest, own_names: Mapping[str, str]) -> InvalidRequest:
+    """An error of the shared path whose fields are called as in the request, by `answers.Form.own_names`."""
     param, sentence = error.param or "", str(error)
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
-    for each in {name, TRUNCATE} & written.keys():  # sentences on lengths advise to set the second
-        sentence = re.sub(rf"(?<![\w.'/-]){each}(?!\w)", written[each], sentence)
-    if name in written:
-        param = written[name] + param.removeprefix(name)
+    for each in {name, TRUNCATE} & own_names.keys():  # sentences on lengths advise to set the second
+        sentence = re.sub(rf"(?<![\w.'/-]){each}(?!\w)", own_names[each], sentence)
+    if name in own_names:
+        param = own_names[name] + param.removeprefix(name)
     return type(error)(sentence, param=None if error.param is None else param, allowed=error.allowed)
 
 
@@ -105,11 +105,7 @@ def refuse_elsewhere(request: Request, place: str | None = "the JSON body", *, t
 
 
 def refuse_encoding(request: Request) -> None:
-    """Refuses a compressed body and says so; otherwise the error would only be that it is not JSON.
-
-    Raises:
-        MalformedBody: names the header and its value, or all values if it occurs more than once.
-    """
+    """Refuses a compressed body with MalformedBody and says so; otherwise the error would be that it is not JSON."""
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
     if encoding.lower() not in ("", "identity"):
         raise MalformedBody(f"the body has Content-Encoding '{encoding[:40]}', must be sent without one")

@@ -57,11 +57,7 @@ class Hosts:
         self.check = functools.lru_cache(maxsize=64)(self._check)
 
     def _check(self, value: bytes) -> None:
-        """Refuses a Host header.
-
-        Raises:
-            RefusedRequest: it is no name or address with a port, or a name that is not accepted.
-        """
+        """Refuses a Host header that is no name or address with a port, or a name that is not accepted."""
         found = HOST.fullmatch(value)
         if found is None or (found["literal"] and not _is_address(found["literal"])):
             raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
@@ -170,11 +166,7 @@ class RequestReader(HttpToolsProtocol):
         return True  # `_without_upgrade` begins the request, not uvicorn
 
     def on_message_begin(self) -> None:
-        """A request's first byte was read.
-
-        Raises:
-            RefusedRequest: too many requests wait on this connection.
-        """
+        """A request's first byte was read; it is refused where too many wait on this connection."""
         if len(self.pipeline) >= MAX_WAITING_REQUESTS:
             raise RefusedRequest(f"more than {MAX_WAITING_REQUESTS} requests wait for an answer to one before them")
         self.unfinished = HEADER
@@ -188,11 +180,7 @@ class RequestReader(HttpToolsProtocol):
             raise RefusedRequest(f"its trailer has {name.decode()}, which must stand in the header")
 
     def on_headers_complete(self) -> None:
-        """A request's header was read: it is answered from now on, or waits for its turn.
-
-        Raises:
-            RefusedRequest: as `check_header`.
-        """
+        """A request's header was read: it is answered from now on, waits for its turn, or is refused."""
         self.unfinished = ""
         self._bytes_between, self._spare_chunks = 0, MAX_SMALL_CHUNKS
         version = self.parser.get_http_version()
@@ -206,11 +194,7 @@ class RequestReader(HttpToolsProtocol):
             self.current = self.cycle
 
     def on_chunk_header(self) -> None:
-        """A chunk of a body begins; very many tiny ones that arrive at once would keep all others waiting.
-
-        Raises:
-            RefusedRequest: there are too many tiny ones.
-        """
+        """A chunk of a body begins; very many tiny ones at once would keep all others waiting, and are refused."""
         self._spare_chunks -= 1
         if self._spare_chunks < 0:
             raise RefusedRequest(

@@ -102,9 +102,7 @@ class Catalog:
         Gives the model, and whether it replaces another.
 
         Raises:
-            BundleError: the bundle cannot be served.
-            OperatorLibraryMissing: as `start`.
-            DeviceUnavailable: likewise.
+            BundleError: the bundle cannot be served; other errors of loading as `start` has them.
             InvalidRequest: the bundle has another name.
             NotReady: the service was stopped meanwhile.
         """
@@ -132,11 +130,7 @@ class Catalog:
         return names or "none: no model is loaded"
 
     def named(self, name: str) -> Model:
-        """The model that new requests get by a name.
-
-        Raises:
-            UnknownModel: none has it.
-        """
+        """The model that new requests get by a name; UnknownModel where none has it."""
         if name not in self.models:
             served = self.served
             raise UnknownModel(f"model '{name[:128]}' is not served, must be one of {served}", allowed=served)
@@ -147,11 +141,7 @@ class Catalog:
         return self.models.get(model.manifest.name) is model
 
     async def remove(self, name: str) -> None:
-        """Gives a model to no new request any more.
-
-        Raises:
-            UnknownModel: none has that name.
-        """
+        """Gives a model to no new request any more; UnknownModel where none has that name."""
         async with self._changing:
             self.named(name)
             log.info("unloaded %s: requests that have begun are still answered", name)

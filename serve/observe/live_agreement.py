@@ -59,11 +59,6 @@ class Window:
         """Share that agreed."""
         return self.agreed / len(self.outcomes)
 
-    @property
-    def upper(self) -> float:
-        """Upper bound of the live agreement."""
-        return upper_bound(self.agreed, len(self.outcomes), CONFIDENCE)
-
     def add(self, agreed: bool) -> bool:
         """Adds a comparison; gives whether `low` has changed."""
         if len(self.outcomes) == WINDOW:
@@ -74,16 +69,15 @@ class Window:
         if self._since_look < STEP or len(self.outcomes) < FEWEST:
             return False
         self._since_look, self.judged, before = 0, True, self.low
-        self.low = self.share < self.bound if before else self.upper < self.bound
+        live = self.share if before else upper_bound(self.agreed, len(self.outcomes), CONFIDENCE)
+        self.low = live < self.bound
         return self.low != before
 
 
 class Comparison(NamedTuple):
-    """What a comparison told.
+    """Whether an answer agrees with the exact one, and the window whose `low` has changed by it, if any.
 
-    Attributes:
-        agreed: whether the answer agrees with the exact one; None where too few exact scores of a regression are known.
-        changed: the window whose `low` has changed by it, or None.
+    The first is None where too few exact scores of a regression are known to tell.
     """
 
     agreed: bool | None

@@ -89,7 +89,7 @@ class Shadow:
         Args:
             share: probability of a text to be drawn; 0 draws none.
             idle: set while no request is in progress.
-            metrics: count comparisons and dropped texts.
+            metrics: where comparisons and dropped texts are counted.
             serving: whether new requests still get a model.
             exact_s: predicted seconds of a text of a length at the exact value.
             random: draws the texts.

@@ -87,11 +87,7 @@ class Admission:
         return max(predicted_s, *(queue.waited_s(now_s, flow) for queue in queues.values()))
 
     def check_tokens(self, demand: Mapping[Lane, int], key: str) -> None:
-        """Refuses tokens for which a lane has no room; the key is empty where there are not several.
-
-        Raises:
-            Overloaded: too many are waiting.
-        """
+        """Refuses with Overloaded tokens for which a lane has no room; the key is empty where there are not several."""
         lane = self._queue.full(demand, key)
         if lane:
             queue = self._queue.lanes[lane]

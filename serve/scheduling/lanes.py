@@ -208,14 +208,12 @@ class Lanes:
                 continue
             try:
                 await self._run(lane, batch)
-            except Exception:  # an error in one batch must not end the lane
-                log.exception("lane %s failed on a batch", lane)
+            except BaseException as error:  # also where the lane ends: nobody else would ever answer these requests
                 for entry in batch:
                     entry.job.fail(EngineError(FAILED))
-            except BaseException:  # the lane ends; nobody else would ever answer these requests
-                for entry in batch:
-                    entry.job.fail(EngineError(FAILED))
-                raise
+                if not isinstance(error, Exception):
+                    raise
+                log.exception("lane %s failed on a batch", lane)  # which must not end the lane
 
     async def _run(self, lane: Lane, batch: Sequence[Entry]) -> None:
         batch = [entry for entry in batch if not entry.job.over]

@@ -216,13 +216,7 @@ class Queue:
     """
 
     def __init__(self, max_batch_tokens: int, max_queue_tokens: int, max_requests: int = 512) -> None:
-        """Starts empty.
-
-        Args:
-            max_batch_tokens: in a batch of several rows.
-            max_queue_tokens: for which a lane has room.
-            max_requests: in progress.
-        """
+        """Starts empty; the limits are the settings of their names, `max_queue_tokens` of each lane."""
         self._max_queue_tokens = max_queue_tokens
         self._max_request_room = max(1, int(REQUEST_ROOM_SHARE * max_queue_tokens))
         self._max_requests = max_requests

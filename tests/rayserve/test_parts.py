@@ -243,8 +243,8 @@ def test_a_cancelled_call_stops_its_work_and_counts_as_a_client_that_left(folder
     async def scenario() -> None:
         settings = ServeSettings(threads=1)
         async with started(folder) as (engine, _):
-            observers = observe(engine, settings)
-            app = create_app(engine, settings, KeyRing(None, None, None), observers)
+            metrics = observe(engine, settings)
+            app = create_app(engine, settings, KeyRing(None, None, None), metrics)
             fields = {"inputs": "good film " * 4000, "num_hashes": 0}  # heavy on a fast machine as well
             call = Call(scope("POST", "/v1/classify"), JSON, json.dumps(fields).encode(), 0.0, "front")
             answering = asyncio.create_task(run(app, call))
@@ -253,7 +253,7 @@ def test_a_cancelled_call_stops_its_work_and_counts_as_a_client_that_left(folder
             with pytest.raises(asyncio.CancelledError):
                 await answering
             await until(lambda: engine.running("heavy") == 0 and not engine.requests)
-            text, _ = await observers.metrics.exposition("")
+            text, _ = await metrics.exposition("")
             assert f'status="{CLIENT_LEFT}"' in text.decode()
 
     asyncio.run(scenario())

@@ -20,8 +20,7 @@ from attenuator.__main__ import main
 from attenuator.clients import AsyncClient, Client
 from attenuator.runtime import Model, Row, load
 from attenuator.runtime.explaining import Runner, RunOutcome, answer, judge_of
-from attenuator.serve.access.keyfile import parse_keys
-from attenuator.serve.access.keys import ApiKey
+from attenuator.serve.access.keys import ApiKey, parse_keys
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits
 from attenuator.serve.engine import Engine, RequestRun

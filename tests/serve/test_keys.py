@@ -14,8 +14,7 @@ from service import GOOD, Service
 
 from attenuator.errors import AttenuatorError, KnobOutOfRange, RateLimited
 from attenuator.runtime import Model
-from attenuator.serve.access.keyfile import digest_of, parse_keys
-from attenuator.serve.access.keys import ApiKey, KeyRing
+from attenuator.serve.access.keys import ApiKey, KeyRing, digest_of, parse_keys
 from attenuator.serve.accuracy.plan import Limits, plan
 from attenuator.serve.api.schema import parse_request
 

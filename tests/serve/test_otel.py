@@ -40,10 +40,10 @@ def spans_of(folder: Path, ask: Callable[[httpx.AsyncClient], Any]) -> list[Read
     async def scenario() -> None:
         settings = ServeSettings(threads=1)
         engine = Engine(settings)
-        observers = observe(engine, settings, Traces(SimpleSpanProcessor(exporter)))
+        metrics = observe(engine, settings, Traces(SimpleSpanProcessor(exporter)))
         await engine.start([folder])
         try:
-            app = create_app(engine, settings, KeyRing(None, None, None), observers)
+            app = create_app(engine, settings, KeyRing(None, None, None), metrics)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 await ask(client)

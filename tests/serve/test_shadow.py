@@ -17,7 +17,7 @@ from service import Service
 
 from attenuator.runtime import Input, Model, Row, RowResult, load
 from attenuator.serve.access.keys import KeyRing
-from attenuator.serve.app import Observers, create_app, observe
+from attenuator.serve.app import create_app, observe
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import shadow as module
 from attenuator.serve.observe.metrics import Metrics
@@ -75,15 +75,19 @@ def test_what_waits_is_bounded_in_texts_and_tokens(models: dict[str, Model]) -> 
     assert (long.waiting, dropped(metrics, "full")) == (count + 499, 3), "those that need the longest pause go first"
 
 
-def run(folder: Path, scenario: Callable[[Engine, Observers, Model], object]) -> None:
+def run(folder: Path, scenario: Callable[[Engine, Metrics, Shadow, Model], object]) -> None:
+    """Runs a scenario beside an engine whose every answered text is drawn."""
+
     async def started() -> None:
-        settings = ServeSettings(threads=1, shadow_share=1)
+        settings = ServeSettings(threads=1)
         engine = Engine(settings)
-        observers = observe(engine, settings)
+        metrics = observe(engine, settings)
+        shadow = Shadow(1, engine.idle, metrics, engine.catalog.serving, engine.admission.exact_s)
+        shadow.listen(engine.listeners)
         await engine.start([folder])
         try:
             async with asyncio.timeout(60):
-                await scenario(engine, observers, engine.model(None))  # type: ignore[misc]
+                await scenario(engine, metrics, shadow, engine.model(None))  # type: ignore[misc]
         finally:
             await engine.stop()
 
@@ -101,8 +105,7 @@ def test_a_request_stops_the_text_that_runs(bundles: dict[str, Path], monkeypatc
         begun.append(len(rows[0].token_ids))
         return run_model(model, rows, cancellation)  # type: ignore[arg-type]
 
-    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
-        metrics, shadow = observers
+    async def scenario(engine: Engine, metrics: Metrics, shadow: Shadow, model: Model) -> None:
         monkeypatch.setattr(Model, "run", noting)
         long = row(model.manifest.max_tokens)
         shadow.consider(model, [long], [RESULT])
@@ -143,8 +146,7 @@ def test_a_long_text_waits_for_a_long_pause(models: dict[str, Model], monkeypatc
 def test_a_failure_is_counted_and_the_next_text_runs(
     bundles: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
-        metrics, shadow = observers
+    async def scenario(engine: Engine, metrics: Metrics, shadow: Shadow, model: Model) -> None:
         outside = row()
         outside.token_ids[:] = 10**6
         shadow.consider(model, [outside, row()], [RESULT] * 2)
@@ -160,8 +162,7 @@ def test_a_failure_is_counted_and_the_next_text_runs(
 
 
 def test_texts_do_not_keep_an_unloaded_model(bundles: dict[str, Path]) -> None:
-    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
-        metrics, shadow = observers
+    async def scenario(engine: Engine, metrics: Metrics, shadow: Shadow, model: Model) -> None:
         async with engine.admitted():
             shadow.consider(model, [row()], [RESULT])
             await engine.catalog.remove("yoso")
@@ -225,9 +226,8 @@ def test_escalated_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     """What they say decides at which setting they are answered: they are no sample of all texts there."""
     monkeypatch.setattr(module, "SETTLE_S", 1e6)  # nothing runs: what was drawn is looked at
 
-    async def scenario(engine: Engine, observers: Observers, model: Model) -> None:
-        metrics, shadow = observers
-        app = create_app(engine, ServeSettings(), KeyRing(None, None, None), observers)
+    async def scenario(engine: Engine, metrics: Metrics, shadow: Shadow, model: Model) -> None:
+        app = create_app(engine, ServeSettings(), KeyRing(None, None, None), metrics)
         body = {"inputs": ["a quiet film", "not very good but never dull"], "min_agreement": 0.9}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
             for fields in ({}, {"escalate": True}):

@@ -11,8 +11,7 @@ import promql_parser as promql
 import yaml
 from service import GOOD, Service
 
-from attenuator.serve.observe.gauges import GAUGES
-from attenuator.serve.observe.metrics import Metrics
+from attenuator.serve.observe.metrics import GAUGES, Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

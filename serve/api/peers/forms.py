@@ -102,7 +102,7 @@ class PeerForm(Form):
             InvalidRequest: a field stands in two of them.
         """
         prefixes = {"parameters": "parameters.", IN_HEADER: f"{HEADER}."}
-        self.written = {name: prefixes[place] + name for place in places if place in prefixes for name in places[place]}
+        self.own_names = {name: own + name for place, own in prefixes.items() for name in places.get(place, ())}
         origin: dict[str, str] = {}
         for place, fields in places.items():
             for name in fields:

@@ -104,7 +104,7 @@ class Infer(forms.PeerForm):
         called = {name: f"parameters.{name}" for name in (TRUNCATE, forms.EXPLAIN)}
         timeout = {TIMEOUT: "parameters.timeout"} if options.timeout else {}
         own = self.gathered(places)
-        self.written = {**timeout, **self.written, **called}
+        self.own_names = {**timeout, **self.own_names, **called}
         self._binary_output = options.binary_data_output
         self._outputs = requested_outputs(body.outputs, model, explain=options.explain)
         if options.explain:

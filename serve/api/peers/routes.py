@@ -122,12 +122,7 @@ class Peers:
         return json_response(types.ModelReady(name=name, ready=True))
 
     def _served(self, request: Request, name: str) -> Model:
-        """A model of a path.
-
-        Raises:
-            UnknownModel: the model or the version is not served.
-            NotReady: the service has not started.
-        """
+        """A model of a path; UnknownModel where it or the version is not served, NotReady before the start."""
         self._engine.check_started()
         model = self._engine.model(name)
         openinference.check_version(model, request)

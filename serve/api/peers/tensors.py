@@ -66,11 +66,7 @@ class Tail:
         return self._content[self._at - number : self._at]
 
     def check_empty(self) -> None:
-        """Refuses bytes that belong to no tensor.
-
-        Raises:
-            MalformedBody: there are some.
-        """
+        """Refuses with MalformedBody bytes that belong to no tensor."""
         remaining = len(self._content) - self._at
         if remaining:
             raise MalformedBody(

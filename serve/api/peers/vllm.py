@@ -150,7 +150,7 @@ class Classify(forms.PeerForm):
         forms.check_names(fields, ["input", *PeerOptions.model_fields, *forms.shared_names()])
         places = {"the body": fields, forms.IN_HEADER: header}
         gathered = self.gathered(places)
-        self.written = {**self.written, "inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
+        self.own_names = {**self.own_names, "inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
         return gathered
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:

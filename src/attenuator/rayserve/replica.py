@@ -32,9 +32,9 @@ class Replica:
         logs.set_up(self._settings.log_format, self._settings.log_level)
         self._traces = open_traces(self._settings.otel)
         self._engine = Engine(self._settings)
-        observers = observe(self._engine, self._settings, self._traces)
+        metrics = observe(self._engine, self._settings, self._traces)
         keys = KeyRing(self._settings.api_key, self._settings.api_keys)
-        self._app = create_app(self._engine, self._settings, keys, observers)
+        self._app = create_app(self._engine, self._settings, keys, metrics)
         self._watched = asyncio.create_task(keys.watch())
         self._name = serve.get_replica_context().replica_id.unique_id
         self._in_progress: dict[str, float] = defaultdict(float)  # predicted seconds by front
