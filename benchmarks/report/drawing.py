@@ -66,10 +66,10 @@ def compact(svg: str) -> str:
 
 
 def without_bare_groups(svg: str) -> str:
-    """Takes away the tags of groups that say nothing of what is in them; each tag has a line of its own."""
+    """Takes away groups without content, and the tags of those that say nothing of theirs; each tag has its line."""
     kept: list[str] = []
     groups: list[bool] = []  # those that are open, and whether they say something
-    for line in svg.split("\n"):
+    for line in re.sub(r"\n<g[^>]*/>", "", svg).split("\n"):
         if line.startswith("<g"):
             groups.append(line != "<g>")
         if line == "</g>" and not groups.pop() or line == "<g>":
