@@ -11,7 +11,7 @@ SOURCES := pyproject.toml CMakeLists.txt ops/CMakeLists.txt ops/__init__.py $(sh
 CPP := $(shell find ops tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray docs docs-test fuzz-http bench check format build gen sanitize package release-check container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda
+.PHONY: help setup demo test test-ray docs docs-test fuzz-http bench check format build gen sanitize package release-check container clean cuda cuda-on-host test-cuda bench-cuda sanitize-cuda gpu-bundle
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ bench-cuda: ## on a GPU: measure the operators beside other attention
 
 sanitize-cuda: ## on a GPU: the hostile-input tests under compute-sanitizer
 	PYTHON=$(PYTHON) scripts/cuda_host.sh sanitize
+
+gpu-bundle: $(VENV)/.setup ## one archive for a GPU machine without a network (scripts/gpu_bundle.py): minutes
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python scripts/gpu_bundle.py
 
 check: $(VENV)/.setup ## ruff, mypy, clang-format, generated files current
 	$(BIN)/ruff check .

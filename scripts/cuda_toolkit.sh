@@ -5,7 +5,7 @@
 # Usage: cuda_toolkit.sh               the root of a toolkit
 #        cuda_toolkit.sh inspect       a folder with cuobjdump and nvdisasm
 #        cuda_toolkit.sh sanitizer     a folder with compute-sanitizer
-# CUDA_TOOLKIT_DIR is another folder for the wheels, PYTHON another Python with pip.
+# CUDA_TOOLKIT_DIR is another folder for the wheels, PYTHON another Python with pip. OFFLINE=1 fetches nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${CUDA_TOOLKIT_DIR:-$here/build/cuda_toolkit}
@@ -57,9 +57,9 @@ folder=$(tool_folder || true)
 if [ -z "$folder" ]; then
   pip=
   for python in ${PYTHON:+"$PYTHON"} "$here/.venv/bin/python" python3; do
-    if "$python" -m pip --version >/dev/null 2>&1; then pip=$python; break; fi
+    if [ "${OFFLINE:-}" != 1 ] && "$python" -m pip --version >/dev/null 2>&1; then pip=$python; break; fi
   done
-  [ -n "$pip" ] || { say "no CUDA toolkit of 12.9 or newer is here, and no Python with pip to fetch one"; exit 1; }
+  [ -n "$pip" ] || { say "no ${tools%% *} is here, of CUDA 12.9 or newer, and no Python with pip and a network to fetch it"; exit 1; }
   say "${tools%% *} is not installed here: fetching ${wheels[*]}"
   rm -rf "${cache:?}/$what"
   "$pip" -m pip install --quiet --disable-pip-version-check --no-warn-script-location --target "$cache/$what" "${wheels[@]}" >&2 ||

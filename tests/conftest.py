@@ -1,5 +1,10 @@
-"""Tests marked `cuda` run where a GPU works, and are skipped with the reason where none does."""
+"""Tests marked `cuda` run where a GPU works, and are skipped with the reason where none does.
 
+Those marked `cuda(onnxruntime=False)` reach the GPU through PyTorch or the C ABI, and run where ONNX Runtime does not.
+"""
+
+import ctypes
+import functools
 import gc
 import os
 
@@ -11,19 +16,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 REQUIRED = "ATTENUATOR_TEST_CUDA"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("cuda")]
-    if not marked:
-        return
-    from attenuator.runtime.device import Device, trial
+@functools.cache
+def unusable(onnxruntime: bool) -> str | None:
+    """Why there is no GPU to test on, with ONNX Runtime or without; None where there is one."""
+    if onnxruntime:
+        from attenuator.runtime.device import Device, trial
 
-    reason = trial(Device("cuda"))
-    if reason is None:
-        return
-    if os.environ.get(REQUIRED) == "1":
-        raise pytest.UsageError(f"no GPU to test on: {reason}")
-    for item in marked:
-        item.add_marker(pytest.mark.skip(reason=f"no GPU to test on: {reason}"))
+        return trial(Device("cuda"))
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return str(error)
+    count = ctypes.c_int()
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return f"the driver answers with error {code}" if code else None if count.value else "the driver knows none"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("cuda")
+    reason = None if marker is None else unusable(marker.kwargs.get("onnxruntime", True))
+    if reason is not None:
+        message = f"no GPU to test on: {reason}"
+        pytest.fail(message, pytrace=False) if os.environ.get(REQUIRED) == "1" else pytest.skip(message)
 
 
 def pytest_collection_finish() -> None:

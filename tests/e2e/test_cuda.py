@@ -19,7 +19,8 @@ pytestmark = pytest.mark.cuda
 
 GPU = Device("cuda")
 DEMO = Path(__file__).resolve().parent.parent.parent / "examples" / "bundles"
-NAMES = ("reviews", "reviews-mca", "contracts", "sentiment")
+# Not all of them travel to a machine without a network.
+NAMES = [name for name in ("reviews", "reviews-mca", "contracts", "sentiment") if (DEMO / name).is_dir()]
 TEXT = (
     "a film so good that it is bad again but the plot and the actors were not what this agreement between the parties "
     "calls a masterpiece and either of them may terminate it at any time"
@@ -128,11 +129,13 @@ def test_mixed_knobs_are_served_from_the_gpu(served: str) -> None:
         ("reviews", {"num_hashes": 200}),
         ("reviews-mca", {"alpha": 0.0}),
         ("sentiment", {"alpha": 0.3}),
+        ("contracts", {"num_hashes": 16}),
     ]
     with Client(served) as client, ThreadPoolExecutor(8) as pool:
         assert {info.device for info in client.models()} == {"cuda:0"}
-        requests = [(model, knobs) for _ in range(8) for model, knobs in settings]
+        requests = [(model, knobs) for _ in range(8) for model, knobs in settings if model in NAMES]
         answers = pool.map(lambda one: client.classify([praise, blame], model=one[0], **one[1]), requests)
         for (model, knobs), answer in zip(requests, answers, strict=True):
             assert answer.device == "cuda:0"
-            assert [prediction.label for prediction in answer.predictions] == ["positive", "negative"], (model, knobs)
+            if model != "contracts":  # of another subject
+                assert [prediction.label for prediction in answer.predictions] == ["positive", "negative"], knobs

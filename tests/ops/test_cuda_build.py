@@ -127,7 +127,7 @@ def test_toolkit_script_takes_the_toolkit_that_it_is_shown(tmp_path: Path) -> No
     assert "old/bin/nvcc is older than 12.9" in done.stderr
 
 
-@pytest.mark.parametrize("action", ["test", "bench", "sanitize"])
+@pytest.mark.parametrize("action", ["test", "bench", "sanitize", "all"])
 def test_gpu_targets_refuse_in_one_sentence_without_a_gpu(action: str, tmp_path: Path) -> None:
     """A driver that is not there: the loader finds a library of its name that is none."""
     (tmp_path / "libcuda.so.1").write_text("not a library")
@@ -139,5 +139,7 @@ def test_gpu_targets_refuse_in_one_sentence_without_a_gpu(action: str, tmp_path:
         env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path), "PYTHON": sys.executable},
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"make {action}-cuda needs an NVIDIA GPU: no NVIDIA driver is here (")
+    assert done.stderr.startswith(
+        f"{SCRIPTS / 'cuda_host.sh'} {action} needs an NVIDIA GPU: no NVIDIA driver is here ("
+    )
     assert len(done.stderr.splitlines()) == 1

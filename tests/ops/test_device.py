@@ -17,7 +17,7 @@ from harness_cuda import ROOT, library_path
 TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 every_type = pytest.mark.parametrize("data", TYPES)
 every_device = pytest.mark.parametrize(
-    "device", ["cuda_on_host", pytest.param("cuda", marks=pytest.mark.cuda)], scope="module"
+    "device", ["cuda_on_host", pytest.param("cuda", marks=pytest.mark.cuda(onnxruntime=False))], scope="module"
 )
 
 

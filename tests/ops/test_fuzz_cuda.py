@@ -16,7 +16,9 @@ TRIALS = {"cuda_on_host": 4, "torch": 40}
 LENGTHS = {"cuda_on_host": (0, 1, 2, 7, 17), "torch": (0, 0, 1, 2, 7, 8, 17, 31, 65, 100, 257, 600)}
 every_operator = pytest.mark.parametrize("operator", CUDA_OPERATORS, ids=lambda operator: operator.key)
 every_device = pytest.mark.parametrize(
-    "device", [*ON_HOST, *(pytest.param(device, marks=pytest.mark.cuda) for device in TORCH)], ids=str
+    "device",
+    [*ON_HOST, *(pytest.param(device, marks=pytest.mark.cuda(onnxruntime=False)) for device in TORCH)],
+    ids=str,
 )
 
 
