@@ -3,11 +3,11 @@
 # CPU and for CUDA are one package and cannot share one; compiles the operators as `make cuda` does; runs them.
 # Usage: scripts/cuda_host.sh test|bench|sanitize [arguments of pytest or of the benchmark]
 #        scripts/cuda_host.sh all [STEP...]
-# `all` does the steps below in order of worth, each within its time limit. gpu_results/ (or $OUT) gets STEP.log while a
-# step runs, and a line of summary.txt once it has ended; benchmarks write their rows there as they come.
-# Nothing is installed where OFFLINE=1: $PYTHON is used as it is, and $CMAKE, ninja, nvcc of 12.9 or newer and
-# ATTENUATOR_ORT_INCLUDE compile; nor compiled where ATTENUATOR_OPS_LIBRARY names a library that is built. What
-# `make gpu-bundle` packs has both, in build/cuda_packages and build/cuda.
+# `all` does the steps below in order of worth, each within its time limit. build/gpu_results/ (or $OUT) gets STEP.log
+# while a step runs, and a line of summary.txt once it has ended; benchmarks write their rows there as they come.
+# OFFLINE=1 installs nothing: $PYTHON is used as it is, and nvcc, ninja, $CMAKE and the headers in ATTENUATOR_ORT_INCLUDE
+# compile. ATTENUATOR_OPS_LIBRARY names a library that is built already. What `make gpu-bundle` packs brings both, in
+# build/cuda_packages and build/cuda.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=$PWD/build/cuda_packages
@@ -90,15 +90,16 @@ sanitize() { # TOOL ARGUMENTS...
     tests/ops/test_fuzz_cuda.py tests/ops/test_yoso_tables_cuda.py "$@"
 }
 
-in_parallel() { "$python" "${pytest[@]}" -n "$processes" --dist worksteal "$@"; }
+in_parallel() { exec "$python" "${pytest[@]}" -n "$processes" --dist worksteal "$@"; }
 
 all() {
-  local out=${OUT:-$PWD/gpu_results} failed=0 step status begun result
+  local out=${OUT:-build/gpu_results} failed=0 step status begun result signal
   mkdir -p "$out"
   for step in "$@"; do
     begun=$SECONDS status=0
-    # Interrupted, pytest still tells of failures, and benchmarks keep their rows.
-    OUT=$out PYTHON=$python OFFLINE=1 timeout --signal INT --kill-after 20 "${limit_s[$step]}" "$0" "$step" \
+    # Interrupted alone, pytest still tells of failures, and benchmarks keep their rows. A sanitizer has a child.
+    [[ $step == *check ]] && signal=(--signal TERM) || signal=(--foreground --signal INT)
+    OUT=$out PYTHON=$python OFFLINE=1 timeout "${signal[@]}" --kill-after 20 "${limit_s[$step]}" scripts/cuda_host.sh "$step" \
       >"$out/$step.log" 2>&1 || status=$?
     case $status in 0) result=passed ;; 124 | 137) result="stopped at its limit" ;; *) result="failed with $status" ;; esac
     [ $status = 0 ] || failed=1
@@ -117,6 +118,6 @@ case $action in
   smoke) in_parallel tests/ops/test_device.py tests/ops/test_yoso_tables_cuda.py tests/ops/test_fuzz_cuda.py "$@" ;;
   conformance) in_parallel --maxfail 40 tests/ops/test_operator_cuda.py "$@" ;;
   half) in_parallel tests/e2e/test_cuda_half.py tests/e2e/test_cuda.py "$@" ;;
-  operators | models) "$python" -m "benchmarks.cuda.$action" --seconds 0.5 --output "${OUT:-gpu_results}/cuda_$action.json" "$@" ;;
+  operators | models) exec "$python" -m "benchmarks.cuda.$action" --seconds 0.5 --output "${OUT:-build/gpu_results}/cuda_$action.json" "$@" ;;
   *) sanitize "$action" -k "torch and (any_shape or sums)" "$@" ;;
 esac

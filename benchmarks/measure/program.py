@@ -24,7 +24,7 @@ from benchmarks.measure.cases import Inaccurate, Row
 from benchmarks.report.results_files import ISAS
 
 INTERRUPTED = 130  # what shells give for SIGINT
-FAILED = "failed"  # section of the steps whose contenders were not right
+FAILED = "failed"  # section of the steps that raised an error, or whose contenders were not right
 
 
 class Step(NamedTuple):
@@ -122,8 +122,8 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
         steps: gives them.
 
     Returns:
-        The exit status: 0, 1 where a contender was not right, whose step is a row of `FAILED` then, or 130 where the
-        user stopped it.
+        The exit status: 0, 1 where a step raised an error or a contender was not right, a row of `FAILED` then, or 130
+        where the user stopped it.
     """
     started = time.perf_counter()
     partial = output.with_name(output.name + ".partial")
@@ -148,10 +148,11 @@ def measure(head: Row, output: Path, steps: Callable[[], Sequence[Step]]) -> int
                 else:
                     try:
                         sections.setdefault(section, []).append(work())
-                    except Inaccurate as error:
-                        row = {"section": section, "step": name, "error": str(error)}
+                    except (Inaccurate, Exception) as error:  # out of memory, say: others may fit
+                        reason = str(error) if isinstance(error, Inaccurate) else f"{type(error).__name__}: {error}"
+                        row = {"section": section, "step": name, "error": reason}
                         sections.setdefault(FAILED, []).append(row)
-                        progress.console.print(f"{name}: failed: {error}", markup=False)
+                        progress.console.print(f"{name}: failed: {reason}", markup=False)
                     record.write(partial, content())
                 progress.advance(task, expected)
     except KeyboardInterrupt:

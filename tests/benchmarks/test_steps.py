@@ -7,7 +7,7 @@ from benchmarks.measure.cases import Row, checked
 from benchmarks.measure.program import INTERRUPTED, Step, measure
 
 
-def test_a_contender_that_is_not_right_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_step_that_fails_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
     passes: list[str] = []
 
     def step(name: str, error: float) -> Step:
@@ -17,10 +17,14 @@ def test_a_contender_that_is_not_right_is_a_failed_row_and_the_others_go_on(tmp_
 
         return Step("attention", name, work, 1.0)
 
+    def too_large() -> Row:
+        raise MemoryError("2 TB")
+
     def stopped() -> Row:
         raise KeyboardInterrupt
 
     steps = [step("first", 0.0), step("second", 1.0), Step("attention", "stops", stopped, 1.0), step("third", 0.0)]
+    steps.append(Step("attention", "large", too_large, 1.0))
     output = tmp_path / "result.json"
     head = {"benchmark": "steps", "load_average": 1.0}
     assert measure(head, output, lambda: steps) == INTERRUPTED
@@ -28,6 +32,7 @@ def test_a_contender_that_is_not_right_is_a_failed_row_and_the_others_go_on(tmp_
     assert passes == ["first", "second", "third"], "what failed is done, too"
     content = json.loads(output.read_text())
     assert [row["name"] for row in content["attention"]] == ["first", "third"]
-    [failed] = content["failed"]
-    assert (failed["section"], failed["step"]) == ("attention", "second")
-    assert "second differs from the reference by 1" in failed["error"]
+    second, large = content["failed"]
+    assert (second["section"], second["step"]) == ("attention", "second")
+    assert "second differs from the reference by 1" in second["error"]
+    assert large == {"section": "attention", "step": "large", "error": "MemoryError: 2 TB"}
