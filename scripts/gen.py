@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from attenuator import __version__
-from attenuator.ops import KNOBS, attention_with
+from attenuator.ops import KNOBS, OPERATORS, attention_with
 from attenuator.ops.spec import Knob
 from attenuator.serve.observe.metrics import GAUGES, Metrics
 
@@ -50,6 +50,15 @@ def knob_table() -> str:
     return "\n".join(lines)
 
 
+def device_table() -> str:
+    """The table of the devices that each attention runs on, in Markdown."""
+    lines = ["| runs on | attention |", "|---|---|"]
+    for where, cpu_only in (("CPU and GPU", False), ("CPU alone", True)):
+        keys = ", ".join(f"`{each.key}`" for each in OPERATORS if each.attention and each.cpu_only == cpu_only)
+        lines.append(f"| {where} | {keys} |")
+    return "\n".join(lines)
+
+
 def metric_table() -> str:
     """The table of metrics, in Markdown."""
     lines = ["| metric | type | labels | what it measures |", "|---|---|---|---|"]
@@ -74,6 +83,7 @@ def release_table() -> str:
 
 # File, then block, then what makes it.
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/gpu.md": {"devices": device_table},
     "docs/knobs.md": {"knobs": knob_table},
     "docs/reference/metrics.md": {"metrics": metric_table},
     "docs/status.md": {"release": release_table},
