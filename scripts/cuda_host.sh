@@ -68,7 +68,7 @@ else
     [ -x $venv/bin/python ] || "$base" -m venv $venv
     $venv/bin/python -m pip install --quiet --upgrade pip -r scripts/build_tools.txt
     # The operators that this builds are the CPU's; those of build/cuda are used.
-    $venv/bin/python -m pip install --quiet --no-build-isolation -C build-dir=build/cuda_venv -e '.[gpu,bench,deploy,test,train]'
+    $venv/bin/python -m pip install --quiet --no-build-isolation -C build-dir=build/cuda_venv -e '.[gpu,bench,test]'
     touch $venv/.setup
   fi
   python=$PWD/$venv/bin/python

@@ -4,7 +4,7 @@
 # An nvcc older than 12.9 does not know every architecture that is compiled for and is passed over.
 # Usage: cuda_toolkit.sh               the root of a toolkit
 #        cuda_toolkit.sh inspect       a folder with cuobjdump and nvdisasm
-#        cuda_toolkit.sh sanitizer     a folder with compute-sanitizer
+#        cuda_toolkit.sh sanitizer     a folder with compute-sanitizer, which no wheel brings whole
 # CUDA_TOOLKIT_DIR is another folder for the wheels, PYTHON another Python with pip. OFFLINE=1 fetches nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -15,7 +15,7 @@ say() { echo "cuda_toolkit: $*" >&2; }
 case $what in
   nvcc) tools="nvcc" wheels=("cuda-toolkit[nvcc,cudart,cccl,crt,nvvm]==13.0.*") ;;
   inspect) tools="cuobjdump nvdisasm" wheels=("nvidia-cuda-cuobjdump==13.*" "nvidia-cuda-nvdisasm==13.*") ;;
-  sanitizer) tools="compute-sanitizer" wheels=("cuda-toolkit[sanitizer]==13.0.*") ;;
+  sanitizer) tools="compute-sanitizer" wheels=() ;; # its wheels, to 13.3, lack TreeLauncherSubreaper, which it starts
   *) say "'$what' is unknown, must be nvcc, inspect or sanitizer"; exit 1 ;;
 esac
 
@@ -55,6 +55,7 @@ tool_folder() {
 
 folder=$(tool_folder || true)
 if [ -z "$folder" ]; then
+  [ ${#wheels[@]} -gt 0 ] || { say "no $tools is here: install the CUDA toolkit and set CUDA_HOME"; exit 1; }
   pip=
   for python in ${PYTHON:+"$PYTHON"} "$here/.venv/bin/python" python3; do
     if [ "${OFFLINE:-}" != 1 ] && "$python" -m pip --version >/dev/null 2>&1; then pip=$python; break; fi

@@ -1,7 +1,7 @@
 """One archive below 60 MB with all that a GPU machine without a network lacks; made where there is one, without a GPU.
 
     make gpu-bundle                                # for Python 3.12 and sm_90 (H100, H200)
-    .venv/bin/python scripts/gpu_bundle.py --python 3.13 --architecture 100
+    .venv/bin/python scripts/gpu_bundle.py --python 3.13 --architecture 120
 
 It holds this checkout, the operators compiled for one GPU architecture, and the packages that the GPU tests and
 benchmarks import. The GPU machine brings a driver for CUDA 13, a Python of that version with PyTorch for CUDA 13, its
@@ -9,10 +9,10 @@ NVIDIA wheels, transformers, onnx and tokenizers, and for the last three steps c
 
     python3 -m tarfile -e attenuator-gpu.tar.xz . && PYTHON=python3 attenuator/scripts/cuda_host.sh all
 
-ONNX Runtime's CUDA provider is 400 MB of machine code for seven architectures. That of others becomes zeros, which
+ONNX Runtime's CUDA provider holds 208 MiB of machine code for six architectures. That of others becomes zeros, which
 compress away: CUDA picks the code of its own architecture, and loads it when a kernel is first used. Zeros become also
-containers of this architecture alone: kernels of products with mixed inputs and of mixtures of experts, which no graph
-of ours has.
+the containers that have this architecture alone: products of mixtures of experts and of 8-bit floats, by the names of
+their kernels, which no graph of ours has.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def install(requirements: list[str], python: str) -> None:
     subprocess.run([*pip, *target, *requirements], check=True)
 
 
-def entries(code: MutableSequence[int], begin: int, end: int) -> Iterator[list[tuple[int, int, int, int]]]:
+def entries(code: bytearray | mmap.mmap, begin: int, end: int) -> Iterator[list[tuple[int, int, int, int]]]:
     """The fat binaries between two offsets, as nvcc embeds them.
 
     Yields:
@@ -113,7 +113,7 @@ def entries(code: MutableSequence[int], begin: int, end: int) -> Iterator[list[t
         yield container
 
 
-def zero_others(code: MutableSequence[int], begin: int, end: int, architecture: int) -> tuple[int, int]:
+def zero_others(code: bytearray | mmap.mmap, begin: int, end: int, architecture: int) -> tuple[int, int]:
     """Zeros what one architecture does not run; headers stay.
 
     Returns:
@@ -134,16 +134,18 @@ def zero_others(code: MutableSequence[int], begin: int, end: int, architecture: 
 def make_lean(architecture: int) -> None:
     """Takes out of ONNX Runtime what is not used on such a GPU."""
     for path in list(PACKAGES.glob("onnxruntime/**/*")):
-        if any(part in str(path) for part in UNUSED) and path.exists():
+        if any(part in str(path.relative_to(PACKAGES)) for part in UNUSED) and path.exists():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     library = PACKAGES / PROVIDER
     sections = subprocess.run(["readelf", "-SW", library], capture_output=True, text=True, check=True).stdout
-    found = re.search(r" \.nv_fatbin +PROGBITS +\w+ (\w+) (\w+)", sections)
-    if found is None:
+    place = re.search(r" \.nv_fatbin +PROGBITS +\w+ (\w+) (\w+)", sections)
+    if place is None:
         raise SystemExit(f"gpu_bundle: {library} has no section .nv_fatbin")
-    begin, size = (int(each, 16) for each in found.groups())
+    begin, size = (int(each, 16) for each in place.groups())
     with open(library, "r+b") as file, mmap.mmap(file.fileno(), 0) as code:
-        kept, zeroed = zero_others(code, begin, begin + size, architecture)  # type: ignore[arg-type]
+        kept, zeroed = zero_others(code, begin, begin + size, architecture)
+    if not kept:
+        raise SystemExit(f"gpu_bundle: ONNX Runtime has no machine code for sm_{architecture}")
     print(f"gpu_bundle: ONNX Runtime keeps {kept >> 20} MiB of machine code, {zeroed >> 20} MiB are zeros", flush=True)
 
 
