@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from attenuator.commandline import fail, parse
@@ -18,7 +16,7 @@ from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.errors import protocol_error
 from attenuator.serve.app import create_app, observe
 from attenuator.serve.edge.arrivals import Connections, connection_limit, raise_descriptor_limit
-from attenuator.serve.edge.server import Server, is_loopback
+from attenuator.serve.edge.server import SIGNALS, Server, address, end_in_time, fastest_loop, is_loopback, listen
 from attenuator.serve.engine import Engine
 from attenuator.serve.observe import logs
 from attenuator.serve.observe.metrics import Gauges
@@ -31,7 +29,6 @@ start_log = logging.getLogger("attenuator.serve.start")
 # of its own system calls. With Python's 5 ms a short text is answered twice as slowly meanwhile; below this, changing
 # between threads takes more than it saves.
 SWITCH_INTERVAL_S = 0.0005
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 END_S = 8.0  # after the time limit of draining: last answers, closing and traces take up to 6 s of an ordered stop
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
@@ -40,31 +37,6 @@ EXAMPLES = """  serve two models, then ask one of them:
       -d '{"model": "reviews", "inputs": "A quiet, moving film."}'
 
 exit codes: 0 after SIGTERM, SIGHUP or Ctrl-C, 1 something failed, 2 usage error"""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Binds the address, so that a taken port gives an error of one sentence.
-
-    Raises:
-        AttenuatorError: the address cannot be bound.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with contextlib.ExitStack() as unless_bound:
-            # The protocol is named because asyncio turns Nagle's delay off only where it is.
-            bound = unless_bound.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((host, port))
-            bound.listen(2048)
-            unless_bound.pop_all()
-    except OSError as error:
-        raise AttenuatorError(f"cannot listen on {address(host, port)}: {error.strerror or error}") from None
-    return bound
-
-
-def address(host: str, port: int) -> str:
-    """Host and port as an address has them: an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def warn_if_open(keys: KeyRing, bound: socket.socket) -> None:
@@ -139,47 +111,6 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
             await traces.stop()
 
 
-def end_in_time(limit_s: float) -> None:
-    """Has the process end so long after a signal, also where a request that the event loop runs itself hangs.
-
-    A thread reads the signals first, and hands them on to the event loop. Call it when that has its handlers.
-    """
-
-    def end() -> None:
-        # What hangs may hold the log's lock, or whoever reads the log may have stopped: neither is waited for.
-        sentence = "the event loop has not ended within %g s of a signal: the process ends without it"
-        last_words = threading.Thread(target=log.critical, args=(sentence, limit_s), daemon=True)
-        last_words.start()
-        last_words.join(1)
-        os._exit(1)
-
-    def forward() -> None:
-        timing = False
-        while received := os.read(heard, 1):
-            if received[0] in SIGNALS and not timing:
-                timing = True
-                timer.start()
-            with contextlib.suppress(OSError):  # a loop whose socket is full or closed needs no more of them
-                os.write(loop_fd, received)
-
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    loop_fd = signal.set_wakeup_fd(told)
-    timer = threading.Timer(limit_s, end)
-    timer.daemon = True
-    threading.Thread(target=forward, name="signals", daemon=True).start()
-
-
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop, which takes less time for each event, or asyncio where it is not installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return make
-
-
 async def drain(engine: Engine, server: Server, stop: asyncio.Event) -> None:
     """Waits for requests in progress until the time limit or a second signal; the others are answered with 503."""
     stop.clear()
@@ -200,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         AttenuatorError: a bundle cannot be served, or the address is taken.
     """
     settings, folders = parse(ServeSettings, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
-    if not folders:
+    if not folders or "" in folders:
         fail(COMMAND, "the following arguments are required: BUNDLE; `attenuator serve --help` explains")
     logs.set_up(settings.log_format, settings.log_level)
     raise_descriptor_limit()

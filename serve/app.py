@@ -141,5 +141,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _ended(request: Request, error: Exception) -> Response:
-    """What ends a request; `ClassifyDirectly` logs what nobody expected, which it gets after the framework's answer."""
+    """The answer to a failed request; what nobody expected Starlette raises again, and `ClassifyDirectly` logs it."""
     return answer_to(error, error_form(request.scope.get("route")))

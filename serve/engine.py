@@ -64,7 +64,7 @@ class Engine:
         self._tokenizer = TokenizerThreads()
         self._queue = Queue(settings.max_batch_tokens, settings.max_queue_tokens, settings.max_requests)
         wait = partial(self._tokenizer.wait_settled, settings.max_wait_ms / 1000)
-        self.listeners.batch_failed.append(lambda model, lane: self.catalog.reopen(model))
+        self.listeners.batch_failed.append(self.catalog.reopen)
         self._lanes = Lanes(self._queue, self._learned, wait, self.listeners)
         self.admission = Admission(self._queue, self._lanes, self._learned)
 

@@ -290,7 +290,7 @@ def read_keys(file: Path) -> list[KeyEntry]:
     """
     where = f"the file of API keys {file}"
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        with open(file, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):  # a pipe or a device may never end
                 raise AttenuatorError(f"{where} is not a regular file")
             content = opened.read(MAX_FILE_BYTES + 1)

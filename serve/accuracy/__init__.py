@@ -1,1 +1,1 @@
-"""Which knobs a request runs with: caller, ceilings, goals, floors under load."""
+"""The knobs that a request runs with, from caller, ceilings, goals, cost and load."""

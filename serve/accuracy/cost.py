@@ -64,8 +64,8 @@ class Work:
     def most_cost(self, knobs: Knobs) -> float:
         """What the cost is at most: no less than `cost`, and rising with the accuracy where `cost` does not.
 
-        A draw with a fourth of the samples costs less than one at the answer's own setting. Draws of few samples are of
-        the second kind, those of many of the first. So the cost itself falls where a knob passes from few to many.
+        A setting with many samples draws with a fourth of them, one with few draws with all. So the cost itself falls
+        where a knob passes from few to many.
         """
         extra = self._seed_cost(knobs)
         if self.draws(knobs):

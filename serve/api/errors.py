@@ -1,4 +1,4 @@
-"""The HTTP answers of errors: the only place that knows status codes.
+"""Errors as HTTP answers: status, headers and JSON of each kind.
 
 Every error answer of the service has the body `{"error", "error_type", "param", "allowed"}`; on the routes that other
 servers have too, the form and the status that their clients expect.
@@ -130,12 +130,13 @@ def response_for(error: errors.AttenuatorError, form: ErrorForm = OWN_FORM) -> R
 
 
 def answer_to(error: Exception, form: ErrorForm = OWN_FORM) -> Response:
-    """The answer to a request that ended with any error; nobody reads that of a client who has left."""
+    """The answer to a request that ended with any error; where the client has left, an empty one for the log."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=events.CLIENT_LEFT)
     if isinstance(error, errors.AttenuatorError):
         return response_for(error, form)
-    refusal = Refusal(500, "the service failed on this request; its log says why", INTERNAL_ERROR)
+    sentence = f"the service failed on this request; its log says why, under id {events.request_id.get()}"
+    refusal = Refusal(500, sentence, INTERNAL_ERROR)
     return error_response(refusal, form=form)
 
 

@@ -1,4 +1,4 @@
-"""What an orchestrator asks: whether the service has started, is alive, and can do its work."""
+"""Health routes for orchestrators: started, alive, ready."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any

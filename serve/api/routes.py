@@ -35,7 +35,7 @@ from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
 from attenuator.serve.edge.arrivals import Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.observe import events
-from attenuator.serve.observe.events import CLIENT_LEFT, STATUS
+from attenuator.serve.observe.events import CLIENT_LEFT, STATUS_KEY
 from attenuator.serve.page import HEADERS, Page
 from attenuator.serve.scheduling.requests import ANYONE, Flow
 from attenuator.serve.settings import ServeSettings, read_floors
@@ -161,7 +161,7 @@ class Routes:
                 events.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.asked.goals)
                 if key is not None:
                     key.check_priority(parsed.options.priority)
-                answering = self._answer_parsed(model, parsed, key, started_s, form)
+                answering = self._answer_parsed(model, parsed, key, share, started_s, form)
                 field = form.own_names.get(schema.TIMEOUT, schema.TIMEOUT)
                 return await unless_late(request, parsed.options.timeout_ms, started_s, answering, field)
             except InvalidRequest as error:
@@ -172,20 +172,14 @@ class Routes:
         ceilings, name = ({}, "") if key is None else (key.ceilings, key.name)
         return Limits(ceilings, name, self._settings.max_cost, self._floors)
 
-    def _flow(self, key: ApiKey | None, priority: Priority | None) -> Flow:
-        """Whose work a request is, by its key and by the class that it names, which the key allows."""
-        if key is None:
-            return Flow(priority=priority or "interactive")
-        return Flow(self._keys.share(key), priority or key.priority, key.weight)
-
     async def _answer_parsed(
-        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, started_s: float, form: Form
+        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, share: str, started_s: float, form: Form
     ) -> Response:
         """Tokenizes the inputs of a checked request, decides what it runs with, runs it and writes its answer."""
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
         usual = plan(model, asked, limits)
-        flow = ANYONE if key is None and options.priority is None else self._flow(key, options.priority)
+        flow = flow_of(key, share, options.priority)
         encoded = await self._engine.encode(
             model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
         )
@@ -259,8 +253,15 @@ class ClassifyDirectly:
         except Exception as error:
             log.exception("the service failed on a request")
             answer = answer_to(error, error_form(scope.get("route")))
-        if STATUS not in scope:  # no answer has begun
+        if STATUS_KEY not in scope:  # no answer has begun
             await answer(scope, receive, send)
+
+
+def flow_of(key: ApiKey | None, share: str, priority: Priority | None) -> Flow:
+    """Whose work a request is: of its key, which the queue calls `share`, in the class that it names."""
+    if key is None:
+        return ANYONE if priority is None else Flow(priority=priority)
+    return Flow(share, priority or key.priority, key.weight)
 
 
 async def unless_late(

@@ -12,7 +12,8 @@ errors is handed to it at the start (`Connections.refusal`). Which danger each p
   another protocol together with a body, which uvicorn loses (Java's).
 * `protocol`: headers that trickle, answers that nobody reads, clients that leave while their request is worked on, or
   that close their half and wait; a client that still sends gets its answer before the connection ends.
-* `server`: crowds that connect at once, an end that waits for connections, and signals, which the caller handles.
+* `server`: crowds that connect at once, an end that waits for connections, and signals, which the caller handles; an
+  event loop that hangs after one.
 
 *What uvicorn does by itself* and is used: accepting, parsing, keep-alive, pipelines, back pressure. Its
 `timeout_keep_alive` runs between requests alone, not from the connection's start; its limit on headers is for the
@@ -23,5 +24,6 @@ health routes too; it takes a client that has closed its half for one that has l
 not `framing`, which must agree with it, nor the news that a client has left.
 
 *Taken from inside*, to look at when uvicorn is updated: `HttpToolsProtocol` with its `parser`, `pipeline`, `cycle` and
-`flow`, `RequestResponseCycle`, and `Server.startup`, `shutdown`, `servers`, `capture_signals` and `server_state`.
+`flow`, `RequestResponseCycle`, and `Server.startup`, `shutdown`, `servers`, `capture_signals` and `server_state`;
+of the event loop the descriptor that wakes it after a signal.
 """

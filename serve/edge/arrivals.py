@@ -38,7 +38,7 @@ JSON, BINARY_TYPE = "application/json", "application/octet-stream"
 CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 
 
-class Client(Protocol):
+class Connection(Protocol):
     """What the table needs of a connection."""
 
     def give_way(self) -> bool:
@@ -56,8 +56,8 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.refusal: Callable[[int, str], bytes] = lambda status, sentence: b"{}"
-        self._open: set[Client] = set()
-        self._waiting: dict[Client, None] = {}  # ordered: the longest wait first
+        self._open: set[Connection] = set()
+        self._waiting: dict[Connection, None] = {}  # ordered: the longest wait first
         self._warn = RateLimitedLog(log, logging.WARNING, WARNING_INTERVAL_S)
 
     @property
@@ -69,29 +69,29 @@ class Connections:
         """Whether any connection has a request that is worked on."""
         return len(self._waiting) < len(self._open)
 
-    def add(self, client: Client) -> None:
+    def add(self, connection: Connection) -> None:
         """Counts a new connection, which waits for its client; others that wait end where too many are open."""
-        self._open.add(client)
-        self._waiting[client] = None
-        while len(self._open) > self.limit and (oldest := next(iter(self._waiting))) is not client:
+        self._open.add(connection)
+        self._waiting[connection] = None
+        while len(self._open) > self.limit and (oldest := next(iter(self._waiting))) is not connection:
             self._warn("%d connections are open, the most allowed: the longest idle ones are closed", self.limit)
             if oldest.give_way():
                 self.remove(oldest)
 
-    def remove(self, client: Client) -> None:
+    def remove(self, connection: Connection) -> None:
         """Forgets a connection that has closed."""
-        self._open.discard(client)
-        self._waiting.pop(client, None)
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
 
-    def begin_wait(self, client: Client) -> None:
+    def begin_wait(self, connection: Connection) -> None:
         """From now on the connection waits for its client, and may have to give way."""
-        if client in self._open:
-            self._waiting.pop(client, None)
-            self._waiting[client] = None
+        if connection in self._open:
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = None
 
-    def end_wait(self, client: Client) -> None:
+    def end_wait(self, connection: Connection) -> None:
         """The connection's request is complete: it is worked on and never gives way."""
-        self._waiting.pop(client, None)
+        self._waiting.pop(connection, None)
 
 
 def raise_descriptor_limit() -> int:

@@ -286,6 +286,8 @@ class HttpProtocol(RequestReader):
         requests are answered before the first.
         """
         current = self.current
+        if self.transport.is_closing():
+            return
         if self.phase is Phase.WORK and current is not None and current.scope["http_version"] == "1.1":
             if not current.response_started:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

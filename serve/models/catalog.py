@@ -7,6 +7,7 @@ them to their end; with the last of them its session is freed. What was learned 
 import asyncio
 import logging
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,10 +35,27 @@ MAX_NAMED = 16  # models in an error sentence
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """The bundles in a folder of bundles, by name and without hidden ones; of anything else that alone."""
-    if not folder.is_dir() or any((folder / name).exists() for name in (MANIFEST, MODEL)):
+    """The bundles in a folder, by name: every folder and every link that leads nowhere, hidden ones left out.
+
+    So one that is not whole, or cannot be read, is refused and not overlooked. A bundle itself, and a missing folder,
+    is given as it is.
+
+    Raises:
+        BundleError: the folder cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+        if MANIFEST in names or MODEL in names:
+            return [folder]
+        bundles = [folder / name for name in names if name[0] != "." and name != "lost+found"]
+        bundles = [each for each in bundles if not each.exists() or each.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"[!.]*/{MANIFEST}"))
+    except OSError as error:
+        raise BundleError(f"bundle {folder}: {error.filename} cannot be read: {error.strerror}") from None
+    if not bundles:
+        log.warning("no bundle lies in %s", folder)
+    return bundles
 
 
 class Catalog:
@@ -147,8 +165,8 @@ class Catalog:
             log.info("unloaded %s: requests that have begun are still answered", name)
             del self.models[name]
 
-    def reopen(self, model: Model) -> None:
-        """Makes a model's session again, unless that was tried just now, while the old one goes on.
+    def reopen(self, model: Model, _: str = "") -> None:
+        """Makes a model's session again, unless that was tried just now, while the old one goes on; told of failures.
 
         What made ONNX Runtime fail on a batch may have broken it for good.
         """

@@ -1,4 +1,4 @@
-"""What happens in the service, told to whoever listens, and what is known of the request that is being answered.
+"""Events of the service and their listeners, and the log fields of the current request.
 
 The only module of this room that others import. Every request has a task of its own, so that each sees its own fields.
 """
@@ -14,7 +14,7 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model, Row, RowResult
 
 CLIENT_LEFT = 499  # the status of a request whose client disconnected; it is not sent
-STATUS = "status"  # where a request's scope has that of its answer, once this has begun
+STATUS_KEY = "status"  # where a request's scope has that of its answer, once this has begun
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator.errors import printable
 from attenuator.serve.observe import events
-from attenuator.serve.observe.events import CLIENT_LEFT, STATUS, Listeners, RateLimitedLog
+from attenuator.serve.observe.events import CLIENT_LEFT, STATUS_KEY, Listeners, RateLimitedLog
 
 access = logging.getLogger("attenuator.access")
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
@@ -50,14 +50,14 @@ class RequestLog:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                scope[STATUS] = message["status"]
+                scope[STATUS_KEY] = message["status"]
                 message["headers"] = [*message.get("headers", ()), (ID_HEADER, request_id.encode("ascii"))]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            status = scope.get("state", {}).get("refused", scope.get(STATUS, CLIENT_LEFT))
+            status = scope.get("state", {}).get("refused", scope.get(STATUS_KEY, CLIENT_LEFT))
             seconds = time.perf_counter() - started_s
             route = getattr(scope.get("route"), "path", "(none)")  # the path asked for may hold a text or a key
             for ended in self._listeners.request_ended:
@@ -114,7 +114,8 @@ class JsonFormatter(logging.Formatter):
 
 def set_up(form: str, level: str) -> None:
     """Sends every logger of the process to standard error, in the form `text` or `json`, from a level on."""
-    # No line says which file, thread or process it comes from, and finding that out takes longer than the rest.
+    # No line says which file, thread or process it comes from, and finding that out takes longer than the rest:
+    # Python's logging HOWTO names these four, the private one too.
     logging._srcfile = None
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
     handler = logging.StreamHandler()

@@ -1,4 +1,4 @@
-"""What the service counts for Prometheus, with base units and few label values: never a text or a caller's own word.
+"""Metrics for Prometheus, in base units, whose labels never hold a text or a caller's own word.
 
 Requests are counted from the fields of their line in the access log, batches by the lanes; what the service holds at
 the moment, queues, lanes, models, connections, is read when the metrics are scraped (`Gauges`).

@@ -9,12 +9,12 @@ chooses which. What is drawn waits in memory as token ids, with the logits of it
 *Nobody waits for it.* A text runs alone, in a thread beside the lanes, once no request has been in progress for
 `SETTLE_S` and for `IDLE_FACTOR` times as long as it is predicted to take. A request whose body arrives meanwhile stops
 it, before the request itself reaches a lane; but only at the next node of the graph, and of a long text one node may
-take a second of the cores that the request wants too. So
-a long text has to wait for a long pause, which begins anew after every text. Of requests that come at random, one in 15
-at most meets a text where every text is drawn, and one in 200 where one of a hundred is. A text that was stopped waits
-again, behind the others, and is dropped after `MAX_RUNS`. Where room is short, the text that needs the longest pause
-goes. Dropped texts are counted by reason: a busy service compares fewer texts than it draws, and of long texts fewer
-than of short ones. Agreement is therefore kept apart by length.
+take a second of the cores that the request wants too. So a long text has to wait for a long pause, which begins anew
+after every text. Of requests that come at random, one in 15 at most meets a text where every text is drawn, and one in
+200 where one of a hundred is. A text that was stopped waits again, behind the others, and is dropped after `MAX_RUNS`.
+Where room is short, the text that needs the longest pause goes. Dropped texts are counted by reason: a busy service
+compares fewer texts than it draws, and of long texts fewer than of short ones. Agreement is therefore kept apart by
+length.
 
 A text does not keep a model that is replaced: it is dropped with the model.
 """

@@ -1,4 +1,4 @@
-"""Whether traces of requests are wanted.
+"""The switch for OpenTelemetry traces.
 
 Nothing here loads OpenTelemetry, which is an extra: `serve.observe.otel` does, where traces are wanted.
 """

@@ -1,1 +1,1 @@
-"""Who runs next: queue, fairness, lanes, predicted times."""
+"""Order of the work: queue, fairness, lanes, predicted times."""

@@ -1,4 +1,4 @@
-"""What a request would take, when it would be done, and its refusal where there is no room for it."""
+"""Predictions for a request, of room and of time, and its refusal where there is no room."""
 
 import time
 from collections import Counter
@@ -76,7 +76,7 @@ class Admission:
     def wait_s(self, now_s: float, flow: Flow = ANYONE) -> float:
         """How long a row of a flow that arrives now would wait, in the lane where that is longer.
 
-        Both count, since they share the cores. Rows of large requests that fair order puts behind a newcomer do not.
+        Both lanes count, since they share the cores. Rows behind a newcomer in fair order do not.
         Where predictions are too short, what others of the flow have waited already counts in their place.
         """
         queues = self._queue.lanes
@@ -91,15 +91,15 @@ class Admission:
         lane = self._queue.full(demand, key)
         if lane:
             queue = self._queue.lanes[lane]
-            own = queue.load_of(key).tokens if key else 0
+            own = queue.backlog_of(key).tokens if key else 0
             among = f", {own} of the API key '{key}' among them" if own else ""
-            raise self.overloaded(f"{queue.load.tokens} tokens are waiting{among}", lane)
+            raise self.overloaded(f"{queue.backlog.tokens} tokens are waiting{among}", lane)
 
     def overloaded(self, what: str, lane: Lane) -> Overloaded:
         """The refusal of a request for which a lane has no room, and what there is in its place, in words."""
         # After this time part of what takes room is done, and a new request finds some.
-        load, now_s = self._queue.lanes[lane].load, time.monotonic()
-        taken = load.room / load.tokens if load.tokens else 1.0
+        backlog, now_s = self._queue.lanes[lane].backlog, time.monotonic()
+        taken = backlog.room / backlog.tokens if backlog.tokens else 1.0
         wait_s = max(1.0, self._shared_s(lane, self._alone_s(lane, now_s), now_s) * taken * FREE_QUEUE_SHARE)
         return Overloaded(f"the service is overloaded: {what}; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 
@@ -118,7 +118,7 @@ class Admission:
 
     def _alone_s(self, lane: Lane, now_s: float) -> float:
         """Predicted time of what runs and waits in a lane, without the other one."""
-        return self._queue.lanes[lane].load.seconds + self._lanes.remaining_s(lane, now_s)
+        return self._queue.lanes[lane].backlog.seconds + self._lanes.remaining_s(lane, now_s)
 
     def _shared_s(self, lane: Lane, seconds: float, now_s: float) -> float:
         """What work in a lane takes beside what runs and waits in the other one."""

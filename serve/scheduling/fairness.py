@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from attenuator.runtime import Model
-from attenuator.serve.scheduling.requests import Entry, Job, Load, tokens_counted
+from attenuator.serve.scheduling.requests import Backlog, Entry, Job, tokens_counted
 
 OLDEST_SHARE = 0.25
 ROUNDING_S = 1e-9  # sums of the same seconds in another order still tie
@@ -113,13 +113,13 @@ class FlowQueue:
     out of turn or its request has ended, comes before the right one; it is mended when it reaches the top.
 
     Attributes:
-        load: what waits.
+        backlog: what waits.
         weight: of its share.
     """
 
-    def __init__(self, max_request_room: int, lane: Load) -> None:
-        """Starts empty; counts in the lane's load too, where one request takes `max_request_room` tokens at most."""
-        self.load = Load()
+    def __init__(self, max_request_room: int, lane: Backlog) -> None:
+        """Starts empty; counts in the lane's backlog too, where one request takes `max_request_room` tokens at most."""
+        self.backlog = Backlog()
         self.weight = 1.0
         self._lane = lane
         self._max_request_room = max_request_room
@@ -213,7 +213,7 @@ class FlowQueue:
         """As `wait_s`, until a request is done whose rows take `own_s` and the last of them `last_s`."""
         ahead_s = self._before_s(self._virtual_s + (own_s - last_s), size_class(last_s))
         owed_s = (ahead_s + own_s) * OLDEST_SHARE / (1 - OLDEST_SHARE)
-        return ahead_s + min(max(0.0, self.load.seconds - ahead_s), owed_s)
+        return ahead_s + min(max(0.0, self.backlog.seconds - ahead_s), owed_s)
 
     def waited_s(self, now_s: float) -> float:
         """How long the oldest request has waited of which no row has begun."""
@@ -241,5 +241,5 @@ class FlowQueue:
         before, most = waiting.tokens, self._max_request_room
         waiting.tokens = before + tokens
         room = min(waiting.tokens, most) - min(before, most)
-        self.load.add(tokens, seconds, room)
+        self.backlog.add(tokens, seconds, room)
         self._lane.add(tokens, seconds, room)

@@ -10,9 +10,9 @@ that the oldest request or the other class leads. Each takes at most `HEAVY_S`, 
 
 *Room.* A lane has room for a bounded number of tokens. A request takes room for its waiting tokens, for a quarter of
 the lane at most: what is beyond that waits in the request and moves up as its rows run. So any request finds room in an
-empty lane, and the largest leaves some. A request may take at most as much as then stays free, and so may all of an API
-key's together: a key that floods fills half of a lane, two fill a third each, and whoever comes finds room.
-The same holds for requests in progress.
+empty lane, and the largest leaves some. A request is admitted only if as much room stays free as it takes; the same
+holds for all requests of an API key together: a key that floods fills half of a lane, two fill a third each, and
+whoever comes finds room. The same holds for requests in progress.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from attenuator.api import Priority
 from attenuator.runtime import Model
 from attenuator.serve.scheduling.fairness import FlowQueue, Place, Shares, Waiting
-from attenuator.serve.scheduling.requests import ANYONE, LANES, Entry, Flow, Job, Lane, Load, lane_of
+from attenuator.serve.scheduling.requests import ANYONE, LANES, Backlog, Entry, Flow, Job, Lane, lane_of
 
 BATCH_S = 0.05
 BATCH_CLASS_SHARE = 0.1
 REQUEST_ROOM_SHARE = 0.25  # of a lane's room, which one request may take
-EMPTY = FlowQueue(0, Load())
+EMPTY = FlowQueue(0, Backlog())
 CLASS_WEIGHTS: dict[Priority, float] = {"interactive": 1 - BATCH_CLASS_SHARE, "batch": BATCH_CLASS_SHARE}
 
 
@@ -35,12 +35,12 @@ class LaneQueue:
     """Rows that wait in one lane.
 
     Attributes:
-        load: what waits.
+        backlog: what waits.
         reserved: room for requests that are being tokenized, in estimated tokens by API key.
     """
 
     def __init__(self, lane: Lane, max_batch_tokens: int, max_request_room: int) -> None:
-        self.load = Load()
+        self.backlog = Backlog()
         self.reserved = Counter[str]()
         self._lane = lane
         self._max_request_room = max_request_room
@@ -49,7 +49,7 @@ class LaneQueue:
         self._keys: dict[Priority, Shares[str]] = {each: Shares() for each in CLASS_WEIGHTS}
         self._flows: dict[tuple[Priority, str], FlowQueue] = {}
 
-    def load_of(self, key: str) -> Load:
+    def backlog_of(self, key: str) -> Backlog:
         """What waits of an API key."""
         return _sum_of(queue for (_, name), queue in self._flows.items() if name == key)
 
@@ -58,7 +58,7 @@ class LaneQueue:
         flow = job.flow
         place = flow.priority, flow.key
         if place not in self._flows:
-            self._flows[place] = FlowQueue(self._max_request_room, self.load)
+            self._flows[place] = FlowQueue(self._max_request_room, self.backlog)
         queue = self._flows[place]
         queue.weight = flow.weight
         self._classes.join(flow.priority)
@@ -131,7 +131,7 @@ class LaneQueue:
         queue = self._flows.get((flow.priority, flow.key), EMPTY)
         ahead_s = self._until_received_s(flow, queue.ahead_s(own_s, last_s) + own_s, last_s) - own_s
         joining_s = BATCH_S if self._lane == "light" else 0.0  # rows behind its last one that run in the same batch
-        return ahead_s + min(max(0.0, self.load.seconds - ahead_s), joining_s)
+        return ahead_s + min(max(0.0, self.backlog.seconds - ahead_s), joining_s)
 
     def waited_s(self, now_s: float, flow: Flow = ANYONE) -> float:
         """How long the oldest request of a flow has waited of which no row has begun."""
@@ -147,7 +147,7 @@ class LaneQueue:
         end = keys.start(flow.key) + (seconds - last_s) / flow.weight
         for (priority, key), queue in self._flows.items():
             if priority == flow.priority and key != flow.key:
-                seconds += _received_s(queue.load, queue.head(), (end - keys.start(key)) * queue.weight)
+                seconds += _received_s(queue.backlog, queue.head(), (end - keys.start(key)) * queue.weight)
         end = self._classes.start(flow.priority) + (seconds - last_s) / CLASS_WEIGHTS[flow.priority]
         for other, weight in CLASS_WEIGHTS.items():
             queues = [queue for (priority, _), queue in self._flows.items() if priority == other]
@@ -188,23 +188,23 @@ class LaneQueue:
                 keys.clear()
         if not classes:
             self._classes.clear()
-            self.load.seconds = 0.0  # of which sums and differences leave something
+            self.backlog.seconds = 0.0  # of which sums and differences leave something
 
 
-def _sum_of(queues: Iterable[FlowQueue]) -> Load:
-    load = Load()
+def _sum_of(queues: Iterable[FlowQueue]) -> Backlog:
+    backlog = Backlog()
     for queue in queues:
-        load.add(queue.load.tokens, queue.load.seconds, queue.load.room)
-    return load
+        backlog.add(queue.backlog.tokens, queue.backlog.seconds, queue.backlog.room)
+    return backlog
 
 
 def _seconds_of(head: Place) -> float:
     return head[3].rows[0][1]
 
 
-def _received_s(load: Load, head: Place | None, seconds: float) -> float:
+def _received_s(backlog: Backlog, head: Place | None, seconds: float) -> float:
     """What someone else receives who is this much behind: whole rows, as far as they wait."""
-    return 0.0 if head is None or seconds <= 0 else min(load.seconds, seconds + _seconds_of(head))
+    return 0.0 if head is None or seconds <= 0 else min(backlog.seconds, seconds + _seconds_of(head))
 
 
 class Queue:
@@ -257,15 +257,15 @@ class Queue:
     def vacant(self) -> bool:
         """Whether nothing waits and no room is reserved: then no request can be too large."""
         light, heavy = self.lanes.values()
-        return not (light.load.room or light.reserved or heavy.load.room or heavy.reserved)
+        return not (light.backlog.room or light.reserved or heavy.backlog.room or heavy.reserved)
 
     def occupied(self, lane: Lane) -> int:
         """Room that is taken or reserved in a lane, in tokens."""
-        return self.lanes[lane].load.room + self.lanes[lane].reserved.total()
+        return self.lanes[lane].backlog.room + self.lanes[lane].reserved.total()
 
     def occupied_by(self, lane: Lane, key: str) -> int:
         """Those of one API key."""
-        return self.lanes[lane].load_of(key).room + self.lanes[lane].reserved[key]
+        return self.lanes[lane].backlog_of(key).room + self.lanes[lane].reserved[key]
 
     def fullness(self, key: str) -> float:
         """What takes room, of an API key or of all and one request aside, as a share of what it may take at most."""

@@ -1,4 +1,4 @@
-"""What is scheduled: requests, their rows, whose they are, and in which lane a row runs."""
+"""Requests, rows and lanes, as scheduling sees them."""
 
 import asyncio
 import math
@@ -109,7 +109,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Load:
+class Backlog:
     """What waits in a lane.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""How long rows take: what was measured or predicted beforehand, corrected by the batches that run.
+"""Predicted times of rows: measured or modelled beforehand, corrected by the batches that run.
 
 *Beforehand* (`LatencyModel`). Where the bundle's calibration was timed on this device with as many threads, its times,
 between which lengths are interpolated; else the predicted cost over the speed of the warm-up.

@@ -23,7 +23,7 @@ COMMANDS = {
         "make a bundle that is as fast as your texts allow at an agreement (extra 'export')",
     ),
     "export": ("attenuator.export.__main__", "turn a trained model into a bundle (needs the extra 'export')"),
-    "adapt": ("attenuator.tuning.adapt.__main__", "teach a checkpoint a small keep or YOSO (extra 'train')"),
+    "adapt": ("attenuator.tuning.adapt.__main__", "teach a small keep, or a new attention (extra 'train')"),
     "compare": ("attenuator.compare.__main__", "which attention suits a checkpoint, on your texts (extra 'export')"),
     "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),

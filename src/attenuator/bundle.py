@@ -342,13 +342,13 @@ def manifest_content(folder: Path) -> bytes:
         BundleError: it is missing, no plain file, too large or unreadable.
     """
     path = folder / MANIFEST
-    if not folder.is_dir():
-        raise BundleError(f"bundle {folder} is not a folder")
-    if not path.exists():
-        raise BundleError(f"bundle {folder}: {MANIFEST} is missing")
-    if not path.is_file():  # a pipe or a device never ends
-        raise BundleError(f"bundle {folder}: {MANIFEST} is not a file")
     try:
+        if not folder.is_dir():
+            raise BundleError(f"bundle {folder} is not a folder")
+        if not path.exists():
+            raise BundleError(f"bundle {folder}: {MANIFEST} is missing")
+        if not path.is_file():  # a pipe or a device never ends
+            raise BundleError(f"bundle {folder}: {MANIFEST} is not a file")
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_MANIFEST_BYTES}")
         return path.read_bytes()

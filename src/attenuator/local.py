@@ -13,17 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self, get_args
 
 from attenuator.api import INPUT_KINDS, ChosenBy, Classification, LabelScore, Options, Prediction
-from attenuator.errors import InvalidRequest, UnknownField
+from attenuator.errors import InvalidRequest, UnknownField, printable
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
+from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose
 from attenuator.runtime import load as load_model
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.calibrated import knobs_of
+from attenuator.runtime.device import DeviceSetting
 from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, check_certainty, judge_of
 from attenuator.runtime.request import (
     OPTIONS,
@@ -296,10 +297,13 @@ class LocalModel:
         )
 
 
+MAX_THREADS = 1024  # as the commands have it
+
+
 def load(
     bundle: str | os.PathLike[str],
     *,
-    device: Literal["cpu", "cuda", "auto"] = "cpu",
+    device: DeviceSetting = "cpu",
     device_id: int = 0,
     threads: int | None = None,
     check: bool = True,
@@ -318,7 +322,15 @@ def load(
         BundleError: one sentence that names the file and what is wrong with it.
         OperatorLibraryMissing: the operators are not built, or not for the device.
         DeviceUnavailable: the device cannot be used.
+        InvalidRequest: an argument is none of those values.
     """
+    if device not in get_args(DeviceSetting):
+        devices = " or ".join(get_args(DeviceSetting))
+        sentence = f"device is '{printable(str(device))}', must be {devices}"
+        raise InvalidRequest(sentence, param="device", allowed=devices)
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
+        allowed = f"a whole number from 1 to {MAX_THREADS}, or None"
+        raise InvalidRequest(f"threads is {shown(threads)}, must be {allowed}", param="threads", allowed=allowed)
     return on_device(Path(bundle), choose(device, device_id).device, threads=threads, check=check)
 
 

@@ -19,7 +19,7 @@ from service import Service
 import attenuator
 from attenuator.api import Classification
 from attenuator.clients import Client
-from attenuator.errors import InvalidRequest, KnobOutOfRange, NotCalibrated, UnknownField
+from attenuator.errors import BundleError, InvalidRequest, KnobOutOfRange, NotCalibrated, UnknownField
 from attenuator.local import BATCH_ROWS, LocalModel
 
 RANDOM = np.random.default_rng(5)
@@ -278,3 +278,22 @@ def test_the_name_is_there_and_costs_nothing_until_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"device": "gpu"}, "device is 'gpu', must be cpu or cuda or auto"),
+        ({"threads": -1}, "threads is -1, must be a whole number from 1 to 1024, or None"),
+        ({"threads": "2"}, "threads is a text, must be a whole number"),
+    ],
+)
+def test_load_names_a_wrong_argument(bundles: dict[str, Path], arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        attenuator.load(bundles["yoso"], check=False, **arguments)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_bundles_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(BundleError):
+        attenuator.load(name)

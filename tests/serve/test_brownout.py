@@ -205,7 +205,7 @@ def test_a_large_request_does_not_count_as_wait_for_those_that_run_before_its_ro
     large = Job("m", [Row(ids, ids, {})] * 100, [1.0] * 100, loop.create_future())
     queue.push(large, [0.04] * 100, 0.0)
     lane = queue.lanes["light"]
-    assert lane.load.seconds == pytest.approx(4.0)
+    assert lane.backlog.seconds == pytest.approx(4.0)
     assert lane.wait_s() == pytest.approx(0.04)
     for number in range(3):
         queue.push(Job("m", [Row(ids, ids, {})], [1.0], loop.create_future()), [0.01], float(number))

@@ -267,9 +267,9 @@ def test_token_estimate_follows_the_tokenizer(models: dict[str, Model]) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, bundles: dict[str, Path]) -> Path:
-    """A folder as an operator has it: whole bundles, one that is being copied, and what is no bundle."""
+    """A folder as an operator has it: bundles, one that is being copied under a hidden name, and what is no bundle."""
     folder = tmp_path_factory.mktemp("repository")
-    for name, source in {"a film": "yoso", ".c": "yoso", "e": "mca"}.items():
+    for name, source in {"a film": "yoso", ".copying": "yoso", "e": "mca"}.items():
         shutil.copytree(bundles[source], folder / name)
     (folder / "lost+found").mkdir()
     (folder / "notes.txt").touch()
@@ -290,11 +290,33 @@ def test_every_bundle_in_a_folder_is_served(repository: Path, bundles: dict[str,
     assert asyncio.run(served(tmp_path, repository, bundles["multi"])) == ["yoso", "mca", "multi"]
 
 
-def test_a_damaged_bundle_in_a_folder_stops_the_start(bundles: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [MODEL, MANIFEST])
+def test_a_bundle_in_a_folder_that_is_not_whole_stops_the_start(
+    part: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
     shutil.copytree(bundles["yoso"], tmp_path / "whole")
-    damaged = shutil.copytree(bundles["mca"], tmp_path / "damaged")
-    (damaged / MODEL).write_bytes(b"x")
-    with pytest.raises(BundleError, match="damaged: model.onnx is damaged"):
+    half = Path(shutil.copytree(bundles["mca"], tmp_path / "half"))
+    (half / part).unlink()
+    with pytest.raises(BundleError, match=f"half: {part} is missing"):
+        asyncio.run(served(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["copied just now", "gone"])
+def test_a_folder_that_is_no_bundle_yet_and_a_link_that_leads_nowhere_stop_the_start(
+    name: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(bundles["yoso"], tmp_path / "whole")
+    (tmp_path / "copied just now").mkdir() if name != "gone" else (tmp_path / "gone").symlink_to("nowhere")
+    with pytest.raises(BundleError, match=f"{name}(: bundle.json is missing| is not a folder)"):
+        asyncio.run(served(tmp_path))
+
+
+def test_a_folder_that_cannot_be_read_stops_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("attenuator.serve.models.catalog.os.listdir", refuse)  # root may read everything
+    with pytest.raises(BundleError, match=f"{tmp_path} cannot be read: Permission denied"):
         asyncio.run(served(tmp_path))
 
 

@@ -59,7 +59,7 @@ def test_a_short_request_does_not_wait_for_all_rows_of_a_large_one(loop: asyncio
     simulation = Simulation(loop, "light")
     simulation.add(*[0.04] * 200)
     simulation.run_batch()
-    assert simulation.ahead_s(0.001) < 0.15 < simulation.queue.lanes["light"].load.seconds
+    assert simulation.ahead_s(0.001) < 0.15 < simulation.queue.lanes["light"].backlog.seconds
     assert simulation.wait_for(simulation.add(0.001)) < 0.15
 
 

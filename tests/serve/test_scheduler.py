@@ -55,7 +55,7 @@ def test_what_waits_runs_together(loop: asyncio.AbstractEventLoop) -> None:
         waiting.add(name, 0.001)
     assert waiting.take() == ["a", "b", "c"]
     assert waiting.take() == []
-    load = waiting.queue.lanes["light"].load
+    load = waiting.queue.lanes["light"].backlog
     assert (load.tokens, load.seconds) == (0, pytest.approx(0, abs=1e-12))
 
 
@@ -93,14 +93,14 @@ def test_dropped_requests_never_start_and_count_no_more(loop: asyncio.AbstractEv
     kept = waiting.add("kept", 0.001)
     gone = waiting.add("gone", 0.001, 0.001, 2 * HEAVY_S)
     waiting.queue.drop(gone)
-    assert waiting.queue.lanes["light"].load.tokens == 10
-    assert waiting.queue.lanes["heavy"].load.tokens == 0
+    assert waiting.queue.lanes["light"].backlog.tokens == 10
+    assert waiting.queue.lanes["heavy"].backlog.tokens == 0
     assert waiting.take() == ["kept"]
     assert waiting.take("heavy") == []
     assert kept.rows
     assert gone.rows == []  # their memory is free at once
     waiting.queue.drop(kept)  # while its row runs
-    assert waiting.queue.lanes["light"].load.tokens == 0
+    assert waiting.queue.lanes["light"].backlog.tokens == 0
 
 
 def test_a_large_request_that_came_later_does_not_catch_up(loop: asyncio.AbstractEventLoop) -> None:
@@ -119,7 +119,7 @@ def test_requests_that_failed_while_others_of_their_rows_waited_are_forgotten(lo
     assert failed.submitted_s == 7.5
     failed.done.set_result(True)
     assert waiting.take() == []
-    load = waiting.queue.lanes["light"].load
+    load = waiting.queue.lanes["light"].backlog
     assert (load.tokens, load.seconds) == (0, pytest.approx(0, abs=1e-12))
 
 
@@ -207,7 +207,7 @@ def test_counts_stay_right_whatever_happens(loop: asyncio.AbstractEventLoop, see
     for lane in ("light", "heavy"):
         while waiting.queue.take(lane):
             pass
-        load = waiting.queue.lanes[lane].load
+        load = waiting.queue.lanes[lane].backlog
         assert load.tokens == 0
         assert load.seconds == pytest.approx(0, abs=1e-9)
 

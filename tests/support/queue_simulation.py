@@ -43,7 +43,7 @@ def simulate(loop: asyncio.AbstractEventLoop, requests: list[Request], max_batch
     owners: dict[Job, Request] = {}
     free_s: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
     now_s = 0.0
-    while arrivals or any(queue.lanes[lane].load.tokens for lane in LANES):
+    while arrivals or any(queue.lanes[lane].backlog.tokens for lane in LANES):
         while arrivals and arrivals[0].at_s <= now_s:
             request = arrivals.pop(0)
             ids = np.zeros(10, np.int64)
@@ -59,7 +59,7 @@ def simulate(loop: asyncio.AbstractEventLoop, requests: list[Request], max_batch
                 for entry in batch:
                     owners[entry.job].ends_s[entry.index] = free_s[lane]
         # Next comes an arrival, or the end of a batch on a lane where rows wait.
-        ends = [free_s[lane] for lane in LANES if queue.lanes[lane].load.tokens]
+        ends = [free_s[lane] for lane in LANES if queue.lanes[lane].backlog.tokens]
         now_s = max(now_s, min(ends + [request.at_s for request in arrivals[:1]], default=now_s))
     for request in requests:
         assert sorted(request.ends_s) == list(range(len(request.seconds)))

@@ -1,4 +1,4 @@
-"""What the forms of other servers' requests share: their fields in the body and in the header `Attenuator-Parameters`.
+"""Base of the forms of other servers' requests: fields in the body and in the header `Attenuator-Parameters`.
 
 The header holds one JSON object of the fields of `POST /v1/classify`. The answers of these routes have the header
 `Attenuator-Result`: which model answered, with which knobs, and who chose them.

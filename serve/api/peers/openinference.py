@@ -142,26 +142,26 @@ class Infer(forms.PeerForm):
 
 def read_inputs(raw: Sequence[Any], tail: tensors.Tail) -> Iterator[Input]:
     """The inputs of tensors: row i of each, which sentences call by its tensor, such as `text[3]`."""
-    tensors: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for place, fields in enumerate(raw):
         name, rows = read_input(fields, f"inputs[{place}]", tail)
-        if name in tensors:
+        if name in columns:
             raise InvalidRequest(f"inputs has {name} twice, must have it once", param="inputs", allowed="each once")
-        tensors[name] = rows
+        columns[name] = rows
     tail.check_empty()
-    if not any(set(tensors) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
+    if not any(set(columns) in ({group[0]}, set(group)) for group in (TEXTS, NUMBERS)):
         allowed = "text, text and text_pair, token_ids, or token_ids and token_type_ids"
-        has = " and ".join(tensors) or "no tensor"
+        has = " and ".join(columns) or "no tensor"
         raise InvalidRequest(f"inputs has {has}, must have {allowed}", param="inputs", allowed=allowed)
-    first, *others = tensors
-    count = len(tensors[first])
+    first, *others = columns
+    count = len(columns[first])
     for name in others:
-        if len(tensors[name]) != count:
-            sentence = f"{name} has {len(tensors[name])} rows, must have {count}, as {first} has"
+        if len(columns[name]) != count:
+            sentence = f"{name} has {len(columns[name])} rows, must have {count}, as {first} has"
             raise InvalidRequest(sentence, param=name, allowed=f"{count} rows")
-    main = TEXTS[0] if TEXTS[0] in tensors else NUMBERS[0]
+    main = TEXTS[0] if TEXTS[0] in columns else NUMBERS[0]
     for row in range(count):
-        yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in tensors.items()})
+        yield Input(f"{main}[{row}]", **{name: rows[row] for name, rows in columns.items()})
 
 
 def read_input(raw: Any, where: str, tail: tensors.Tail) -> tuple[str, list[Any]]:

@@ -52,7 +52,7 @@ class OutputParameters(Body):
 
     binary_data: bool | SkipJsonSchema[None] = Field(None, description="true or false: as bytes after the JSON")
     classification: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
-        None, description="a whole number above 0: the best so many as texts 'value:index:label'"
+        None, description="a whole number above 0: that many of the best values, as texts 'value:index:label'"
     )
 
 

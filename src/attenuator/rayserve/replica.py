@@ -17,6 +17,7 @@ from attenuator.rayserve.router import QUEUE_STAT
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app, observe
 from attenuator.serve.engine import Engine
+from attenuator.serve.models.catalog import bundles_in
 from attenuator.serve.observe import logs
 from attenuator.serve.observe.tracing import open_traces
 
@@ -56,7 +57,7 @@ class Replica:
             await self._engine.start(folders)
             return
         names = set()
-        for folder in folders:
+        for folder in [bundle for root in folders for bundle in await asyncio.to_thread(bundles_in, root)]:
             manifest = await asyncio.to_thread(read_manifest, folder)
             names.add(manifest.name)
             served = self._engine.models.get(manifest.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, parse_manifest, read_manifest
+from attenuator.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, manifest_content, parse_manifest, read_manifest
 from attenuator.calibration import Calibration
 from attenuator.errors import (
     AttenuatorError,
@@ -257,6 +257,7 @@ def load(
         DeviceUnavailable: the device cannot be used.
     """
     folder = Path(folder)
+    manifest_content(folder)  # what is no bundle at all is refused before a process is started for it
     with private_folder(folder) as copy:
         if check:
             check_in_child(folder, device=device, copy_to=copy)
