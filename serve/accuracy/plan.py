@@ -1,6 +1,6 @@
 """The one decision: what a request runs with, or why it is refused.
 
-Nothing else in the service reads a goal, a ceiling, a floor or the limit on cost.
+Nothing else decides by a goal, a ceiling, a floor or the limit on cost: what needs one asks this room.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -123,14 +123,15 @@ class Plan:
 def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:
     """Decides what a request runs with.
 
-    Each row has the last word on what the rows above it left open. Goals and rows 4 to 8 need the inputs' lengths;
-    without a `load` the others are done, which is enough to refuse a request for which there is no room.
+    The first row that sets a knob decides it; later rows may only refuse it, or lower it. Goals and rows 4 to 8 need
+    the inputs' lengths; without a `load` the others are done, which is enough to refuse a request for which there is no
+    room.
 
     | row | mechanism | what it does | refuses with |
     | --- | --- | --- | --- |
     | 1 | knobs of the caller | run as they are | |
     | 2 | default | the default goal of the calibration where the caller sets nothing (rows 1, 4, 5 and 6): the \
-setting that keeps it as measured, else another one of its frontier within 3 and 7; without such a goal or such a \
+setting that is estimated to keep it, else another one of its frontier within 3 and 7; without such a goal or such a \
 setting the model's default of each knob that the caller leaves out: the bundle's, with `--default exact` the exact \
 value | |
     | 3 | ceilings of the API key | lower a default to the ceiling, never the caller's own | KnobOutOfRange |
@@ -140,12 +141,12 @@ GoalOutOfReach |
     | 6 | `max_latency_ms` | the most accurate setting that is in time, else the fastest, within 3 and 7; beside 5 the \
 one that is in time has to keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
-    | 8 | load | lowers the knobs to `degradable_to`, else to `--brownout-to` where none of 1, 4, 5, 6 spoke; never \
-those of 4 and 5; never below their floors | |
+    | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 1, \
+4, 5, 6 spoke; never those of 4 and 5; never below their floors | |
 
     Beforehand `Asked.of` refuses what contradicts itself: a goal beside a knob (except with `escalate`), a goal without
     calibration, `escalate` without `min_agreement` or beside `max_latency_ms`, and a floor above the knob of row 1 or
-    2 (above what a goal chooses, the default one too, it may be: then it does nothing).
+    2. A floor above what a goal chooses, the default one too, is allowed and does nothing.
 
     Raises:
         InvalidRequest: as the table says.
@@ -170,7 +171,7 @@ those of 4 and 5; never below their floors | |
         work.check_cost(knobs, limits.max_cost)
     if floors:
         lowered = knobs_at(model, knobs, floors, load.level(knobs), work.tokens)
-        if lowered != knobs:
+        if work.cost(lowered) < work.cost(knobs):  # exact answers have no draws, which may cost more than is saved
             return Plan(lowered, "brownout", knobs, floors)
     return Plan(knobs, by, knobs, floors, asked.goals[AGREEMENT] if asked.escalate else None)
 

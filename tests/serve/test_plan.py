@@ -50,7 +50,7 @@ def decide(
         queue_s: predicted seconds of what runs before it.
         texts: inputs.
     """
-    work = Work(model, [TOKENS] * texts)
+    work = Work(model, [TOKENS] * texts, explained=bool(fields.get("explain")) and not fields.get("escalate"))
     given: dict[str, Any] = {
         name: value if name == "key" else {KNOB: value} for name, value in limits.items() if name != "max_cost"
     }
@@ -134,6 +134,28 @@ def test_a_row_has_the_last_word_on_what_those_above_leave_open(
 ) -> None:
     decided = decide(model, fields, limits, level)
     assert (decided.knobs, decided.by) == ({KNOB: hashes}, by)
+
+
+@pytest.mark.parametrize("floor", [{"degradable_to": {KNOB: 8}}, {"degradable_to": {KNOB: 43}}])
+@pytest.mark.parametrize("hashes", [0, 44, 64, 256])
+@pytest.mark.parametrize("level", [0.1, 0.2, 0.5, 1.0])
+def test_load_lowers_only_to_what_costs_less_with_the_draws_of_explained_answers(
+    model: Model, floor: dict[str, Any], hashes: int, level: float
+) -> None:
+    """Few samples draw with all of them, many with a fourth, and an exact answer draws none."""
+    decided = decide(model, {KNOB: hashes, "explain": True} | floor, {"max_cost": hashes}, level)
+    work = Work(model, [TOKENS], explained=True)
+    assert decided.by == "caller" or work.cost(decided.knobs) < work.cost({KNOB: hashes})
+
+
+def test_an_explained_answer_is_not_lowered_to_draws_that_cost_more(model: Model) -> None:
+    asked = {KNOB: 44, "degradable_to": {KNOB: 43}}
+    assert decide(model, asked, {}, BUSY).by == "brownout"
+    work = Work(model, [TOKENS], explained=True)
+    dearer = next(each for each in range(512, 1, -1) if work.cost({KNOB: each - 1}) > work.cost({KNOB: each}))
+    asked = {KNOB: dearer, "degradable_to": {KNOB: dearer - 1}}
+    assert decide(model, asked, {}, BUSY).by == "brownout"
+    assert decide(model, asked | {"explain": True}, {}, BUSY).by == "caller"
 
 
 @pytest.fixture(scope="module")
