@@ -42,9 +42,9 @@ from attenuator.runtime import Row
 from attenuator.runtime import load as load_bundle
 from attenuator.runtime.scores import agrees
 from attenuator.tune.pipeline import Run
-from attenuator.tune.result import CONFIDENCE, Candidate, Point, sentences
+from attenuator.tune.result import CHOOSING_SHARE, CONFIDENCE, Candidate, Point, sentences
 from attenuator.tune.settings import TuneSettings
-from attenuator.tune.texts import CHOOSING_SHARE, read
+from attenuator.tune.texts import read
 from benchmarks.measure.intervals import share
 
 BATCH = 64

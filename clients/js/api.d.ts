@@ -33,8 +33,8 @@ export interface CalibrationInfo {
   /** whether it says how sure single answers are: explain, escalate */
   explains?: boolean;
   /**
-   * share of answers that were exact, as measured, at what requests run at that set no knob, no goal and
-   * no escalate; null where they run at the knobs' defaults
+   * share of answers that are estimated to be exact at what requests run at that set no knob, no goal
+   * and no escalate; null where they run at the knobs' defaults
    */
   default_agreement?: number | null;
   /** in order of length */

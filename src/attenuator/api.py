@@ -304,7 +304,7 @@ class CalibrationInfo(Answer):
     explains: bool = Field(False, description="whether it says how sure single answers are: explain, escalate")
     default_agreement: float | None = Field(
         None,
-        description="share of answers that were exact, as measured, at what requests run at that set no knob, no goal "
+        description="share of answers that are estimated to be exact at what requests run at that set no knob, no goal "
         "and no escalate; null where they run at the knobs' defaults",
     )
     buckets: tuple[LengthBucket, ...] = Field(description="in order of length")

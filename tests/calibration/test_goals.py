@@ -3,7 +3,7 @@
 import pytest
 
 from attenuator.calibration import Calibration, cheapest, default_setting, reaching
-from attenuator.calibration.goals import falling
+from attenuator.calibration.goals import falling, fewest_estimated
 from attenuator.calibration.proportions import proportion
 from attenuator.errors import GoalOutOfReach
 
@@ -87,7 +87,9 @@ def test_a_bound_that_equals_the_goal_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(("goal", "chosen"), [(0.79, 4), (0.8, 3), (0.9, 3), (0.99, 1), (0.9993, 0), (1.0, 0)])
-def test_requests_that_set_nothing_get_the_last_setting_that_measured_the_default(goal: float, chosen: int) -> None:
+def test_requests_that_set_nothing_get_the_last_setting_that_is_estimated_to_keep_the_default(
+    goal: float, chosen: int
+) -> None:
     rows = calibration([9992], [9800], [9100], [8000], ends=[512], default_agreement=goal)
     assert default_setting(rows, 100).knobs == {"knob": chosen}
 
@@ -101,6 +103,14 @@ def test_few_texts_choose_no_default_that_they_do_not_show(texts: int, agree: in
     rows = calibration([agree], ends=[512], texts=texts, default_agreement=0.99)
     assert default_setting(rows, 100).knobs == {"knob": chosen}
     assert cheapest(rows, 100, 0.99).knobs == {"knob": 0}
+
+
+@pytest.mark.parametrize(
+    ("goal", "texts"),
+    [(0.3, 0), (0.5, 0), (0.75, 1), (0.9, 4), (0.95, 9), (0.99, 49), (0.999, 499), (1 - 2**-20, 2**19 - 1)],
+)
+def test_with_fewer_texts_no_estimate_reaches_the_goal(goal: float, texts: int) -> None:
+    assert fewest_estimated(goal) == texts
 
 
 def test_the_default_does_not_jump_over_a_setting_that_fails_either() -> None:

@@ -3,7 +3,14 @@
 import pytest
 from scipy.stats import binomtest
 
-from attenuator.calibration.proportions import fewest_texts, lower_bound, proportion, upper_bound, wilson
+from attenuator.calibration.proportions import (
+    fewest_divided,
+    fewest_texts,
+    lower_bound,
+    proportion,
+    upper_bound,
+    wilson,
+)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
@@ -31,3 +38,11 @@ def test_every_count_is_a_proportion_that_the_file_may_have(trials: int) -> None
 def test_with_fewer_texts_an_agreement_cannot_be_shown(agreement: float, texts: int) -> None:
     assert fewest_texts(agreement, 0.95) == texts
     assert lower_bound(texts, texts, 0.95) >= agreement > lower_bound(texts - 1, texts - 1, 0.95)
+
+
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 0.4, 0.5, 0.9])
+def test_of_fewer_texts_too_few_are_left_to_judge(share: float) -> None:
+    for judging in [*range(1, 200), 36_888_793]:
+        count = fewest_divided(judging, share)
+        assert count - round(share * count) == judging, "one more leaves one more at most"
+        assert count - 1 - round(share * (count - 1)) < judging

@@ -1,5 +1,6 @@
 """What a tuning takes and says, from numbers."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,14 +8,15 @@ import numpy as np
 import pytest
 
 from attenuator.bundle import Manifest
-from attenuator.calibration.proportions import proportion
+from attenuator.calibration.goals import estimate
+from attenuator.calibration.proportions import lower_bound, proportion
 from attenuator.calibration.schema import Bucket, Calibration, Setting
 from attenuator.commands.calibrate.pipeline import Outcome
 from attenuator.commands.calibrate.texts import Texts
 from attenuator.tune.changes import alike
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CONFIDENCE, Candidate, Changed, Point, Tuned, fastest_that_keeps, sentences
-from attenuator.tune.texts import Parts
+from attenuator.tune.texts import Parts, divided
 
 TEXTS = 600
 
@@ -52,8 +54,8 @@ ROUNDED = candidate("int8", {1.0: 599, 0.5: 595}, {1.0: 2.2, 0.5: 4.4}, 0.5)
 
 def tuned(*candidates: Candidate, taken: int = 0) -> Tuned:
     changed = [Changed("a <b> text", ("up", 0.9), ("down", 0.6))]
-    return Tuned("mine", 0.99, 338.2, candidates, taken, "tokens left out are dropped, schedule first", TEXTS, 400, "",
-                 49.4, changed, 3, ["mca was not tried."], "a CPU")  # fmt: skip
+    return Tuned("mine", 0.99, 338.2, candidates, taken, "tokens left out are dropped, schedule first", TEXTS, "", 49.4,
+                 changed, 3, ["mca was not tried."], "a CPU")  # fmt: skip
 
 
 def test_the_fastest_that_keeps_the_goal_is_taken() -> None:
@@ -107,17 +109,43 @@ def test_few_texts_choose_nothing_and_a_sentence_says_how_many_do() -> None:
     )
     assert plain.is_exact
     assert fastest_that_keeps([plain, rounded], 0.99) == 0, "24 of 24 do not show 0.99"
-    few = replace(tuned(plain, rounded), texts=count, choosing=16)
+    few = replace(tuned(plain, rounded), texts=count)
     _, fp32, int8, promise, sentence, *_ = sentences(few, "bundles/mine")
     assert fp32 == "at 99 % agreement, fp32: so few texts cannot choose a setting"
     assert int8 == "int8: so few texts do not show 0.99 (measured 1.000, 0.862 to 1.000 on 24 texts): not taken"
-    assert "at least 100.0% of the answers stay the same" in promise, "every token is computed"
+    assert promise == "promise: requests that set nothing compute every token, so their answers are the checkpoint's"
     assert sentence == (
-        "  so few texts cannot promise 0.99, whatever they answer: 24 can promise 0.857 at most; give 614 or more. "
-        "Nor can they choose a setting for 0.99, which takes 82"
+        "  of a faster setting, so few texts cannot promise 0.99, whatever they answer: 24 can promise 0.857 at most; "
+        "give 613 or more. Nor can they choose a setting for 0.99, which takes 81"
     )
-    assert "taken as asked" in sentences(replace(few, chosen=1), "bundles/mine")[2], "by --precision int8"
+    _, _, int8, promise, sentence, *_ = sentences(replace(few, chosen=1), "bundles/mine")
+    assert "taken as asked" in int8, "by --precision int8"
+    assert "at least 85.7% of the answers stay the same" in promise
+    assert sentence.startswith("  so few texts cannot promise 0.99, ")
     assert "Nor can" not in "".join(sentences(replace(few, min_agreement=0.95), "bundles/mine"))
+
+
+@pytest.mark.parametrize("count", range(41, 52))
+def test_as_many_texts_as_are_named_do_promise_the_goal_and_one_fewer_does_not(count: int) -> None:
+    def judging(given: int) -> int:
+        encoded: Any = [None] * given
+        return len(divided(Texts("texts.txt", "0" * 64, encoded, None), encoded, given).judging.encoded)
+
+    texts = judging(count)
+    line = next(row for row in sentences(replace(tuned(PLAIN), texts=texts), "bundles/mine") if "so few texts" in row)
+    promising, *choosing = (int(number) for number in re.findall(r"(?:give|takes) (\d+)", line))
+    agreeing = [judging(given) for given in (promising - 1, promising)]
+    fewer, enough = (lower_bound(each, each, CONFIDENCE) for each in agreeing)
+    assert fewer < 0.99 <= enough
+    for each in choosing:
+        agreeing = [judging(given) for given in (each - 1, each)]
+        fewer, enough = (estimate(agree, agree) for agree in agreeing)
+        assert fewer < 0.99 <= enough
+
+
+def test_how_many_texts_are_too_few_is_known_at_once_however_high_the_goal() -> None:
+    lines = sentences(replace(tuned(PLAIN), min_agreement=1 - 1e-10), "bundles/mine")
+    assert "Nor can they choose a setting for 0.9999999999, which takes 8,333,332,6" in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +161,26 @@ def test_few_texts_choose_nothing_and_a_sentence_says_how_many_do() -> None:
 def test_texts_that_are_all_of_one_label_are_warned_of(
     logits: list[list[float]], labels: list[int] | None, common: str
 ) -> None:
+    said = said_of(logits, labels, "single_label")
+    assert bool(said) == bool(common)
+    assert f"of these texts {common}, and" in said or not said
+    assert said.endswith(": give texts of every label") or not said
+    lines = sentences(replace(tuned(PLAIN), alike=said), "bundles/mine")
+    assert [line for line in lines if "warning" in line] == [f"  warning: {said}"] * bool(said)
+
+
+def test_a_regression_is_advised_on_scores() -> None:
+    assert said_of([[1.5], [1.5]], None, "regression").endswith(": give texts of low and of high scores")
+    assert not said_of([[1.5], [0.5]], None, "regression")
+
+
+def said_of(logits: list[list[float]], labels: list[int] | None, task: str) -> str:
+    """What is said of texts with these exact answers."""
     exact = np.array(logits, np.float32)
     outcome = Outcome(PLAIN.calibration, [], exact[None], exact)
     texts = Texts("texts.jsonl", "0" * 64, [], None if labels is None else np.eye(2, dtype=bool)[labels])
-    about: dict[str, Any] = {"task": "single_label", "thresholds": None}
-    said = alike(outcome, Manifest.model_construct(**about), Parts(texts, texts, []))
-    assert said == common
-    lines = sentences(replace(tuned(PLAIN), alike=said), "bundles/mine")
-    assert [f"all of these texts {common}, and" in line for line in lines if "warning" in line] == [True] * bool(said)
+    about: dict[str, Any] = {"task": task, "thresholds": None}
+    return alike(outcome, Manifest.model_construct(**about), Parts(texts, texts, []))
 
 
 def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:

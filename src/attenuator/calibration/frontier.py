@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.calibration.proportions import fewest_texts, proportion
+from attenuator.calibration.proportions import fewest_divided, fewest_texts, proportion
 from attenuator.calibration.schema import Bucket, Setting
 
 CHOOSING_SHARE = 1 / 3
@@ -50,12 +50,8 @@ class Answers:
 
 def texts_needed(min_agreement: float, confidence: float, knobs: int) -> int:
     """Texts of a bucket that can show an agreement if no answer changes, those that choose the frontier included."""
-    needed = fewest_texts(min_agreement, confidence)
-    if knobs > 1:
-        needed = max(needed, 2)  # of one text no third chooses
-    while knobs > 1 and needed - round(CHOOSING_SHARE * needed) < fewest_texts(min_agreement, confidence):
-        needed += 1
-    return needed
+    judging = fewest_texts(min_agreement, confidence)
+    return max(fewest_divided(judging, CHOOSING_SHARE), 2) if knobs > 1 else judging  # of one text no third chooses
 
 
 def bucket_ends(tokens: npt.NDArray[np.int64], fewest: int, max_tokens: int) -> list[int]:

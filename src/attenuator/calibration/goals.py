@@ -7,6 +7,7 @@ passed its own test, which happens with probability 1 - `confidence` at most. No
 is due, and none for the number of goals: each goal is a walk of its own.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -53,8 +54,8 @@ def default_setting(calibration: Calibration, tokens: int) -> Setting:
     A request's `min_agreement` is a promise, which holds at the calibration's confidence: there a setting's lower bound
     has to reach the goal. `default_agreement` is an expectation: here Jeffreys's estimate has to reach it, the share
     that was measured with half a text counted against it; the answer states the share itself as `expected_agreement`.
-    Texts that are not enough to promise a goal may still choose, but of 24 texts not even all show 0.99. Agreement
-    falls along the frontier, so estimates that rise by chance are first averaged with those before them.
+    Texts that are not enough to promise a goal may still choose, but 24 texts that all agree do not show 0.99.
+    Agreement falls along the frontier, so estimates that rise by chance are first averaged with those before them.
 
     Args:
         calibration: of the bundle, with a `default_agreement`.
@@ -76,7 +77,7 @@ def keeping_default(calibration: Calibration, bucket: int) -> int:
         bucket: of the text's length.
 
     Returns:
-        At least 1: the exact setting keeps all, and if it is rounded there is nothing better.
+        At least 1: without a better setting the exact one runs, even if rounding misses the goal.
     """
     assert calibration.default_agreement is not None
     rows = [setting.agreement[bucket] for setting in calibration.frontier(bucket)]
@@ -85,8 +86,18 @@ def keeping_default(calibration: Calibration, bucket: int) -> int:
 
 
 def estimate(successes: int, trials: int) -> float:
-    """Jeffreys's estimate of the share (1946): of few texts not even all show a share near 1."""
+    """Jeffreys's estimate of a share (1946): 24 of 24 give 0.98, so few texts cannot show 0.99."""
     return (successes + 0.5) / (trials + 1)
+
+
+def fewest_estimated(min_agreement: float) -> int:
+    """How many texts, all of which agree, are estimated to keep a goal; with fewer the estimate stays below it.
+
+    Args:
+        min_agreement: the goal, at least 0 and below 1.
+    """
+    rounded = math.ceil((min_agreement - 0.5) / (1 - min_agreement))  # 0.99 gives a little more than its 49
+    return next(count for count in itertools.count(max(0, rounded - 1)) if estimate(count, count) >= min_agreement)
 
 
 def falling(shares: Sequence[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """Proportions with their intervals and bounds, from counts alone."""
 
+import itertools
 import math
 from functools import lru_cache
 from statistics import NormalDist
@@ -70,3 +71,14 @@ def fewest_texts(agreement: float, confidence: float) -> int:
     if agreement <= 0:
         return 1
     return math.ceil(math.log(1 - confidence) / math.log(agreement))
+
+
+def fewest_divided(judging: int, choosing_share: float) -> int:
+    """How many texts it takes for so many to judge, where a share of them, rounded, only chooses.
+
+    Args:
+        judging: texts that must be left to judge.
+        choosing_share: at least 0 and below 1.
+    """
+    texts = max(judging, math.floor((judging - 1) / (1 - choosing_share)))  # rounding moves one text at most
+    return next(count for count in itertools.count(texts) if count - round(choosing_share * count) >= judging)

@@ -220,8 +220,8 @@ class Calibration(Record):
         settings: the exact one, then every other that is on the frontier of a bucket, and the bundle's defaults.
         certainty: how sure single answers are; None in files from before it was measured.
         latency: one a device and number of threads.
-        default_agreement: share of answers that requests which set nothing keep, as measured, see `default_setting`;
-            None, as in files from before the field, serves them at the bundle's defaults.
+        default_agreement: share of answers that requests which set nothing are estimated to keep, see
+            `default_setting`; None, as in files from before the field, serves them at the bundle's defaults.
     """
 
     format_version: int

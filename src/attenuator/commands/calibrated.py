@@ -69,8 +69,8 @@ def usual(calibration: Calibration) -> str:
         name = "exact" if setting is calibration.settings[0] else shown(setting.knobs)
         parts.append(f"{name} up to {bucket.high} tokens ({setting.agreement[index].value:.3f})")
     return (
-        f"Requests that set nothing run at what kept {calibration.default_agreement:g} when measured: "
-        f"{'; '.join(parts)}."
+        f"Requests that set nothing run at what is estimated to keep {calibration.default_agreement:g} (measured in "
+        f"parentheses): {'; '.join(parts)}."
     )
 
 

@@ -23,7 +23,7 @@ def default_logits(outcome: Outcome, tokens: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def alike(outcome: Outcome, manifest: Manifest, parts: Parts) -> str:
-    """What the judging texts have in common that makes agreement on them say little; empty where they differ.
+    """A sentence on what the judging texts have in common, and which to give instead; empty where they differ.
 
     Args:
         outcome: of the exact bundle's calibration.
@@ -32,8 +32,13 @@ def alike(outcome: Outcome, manifest: Manifest, parts: Parts) -> str:
     """
     exact, truth = outcome.exact, parts.judging.truth
     if agrees(np.broadcast_to(exact[0], exact.shape), exact, task=manifest.task, thresholds=manifest.thresholds).all():
-        return "get the same answer"
-    return "have the same label" if truth is not None and (truth == truth[0]).all() else ""
+        common = "get the same answer"
+    elif truth is not None and (truth == truth[0]).all():
+        common = "have the same label"
+    else:
+        return ""
+    others = "texts of low and of high scores" if manifest.task == "regression" else "texts of every label"
+    return f"all of these texts {common}, and what is measured on them says little about others: give {others}"
 
 
 def changed_texts(outcome: Outcome, manifest: Manifest, parts: Parts) -> tuple[list[Changed], int]:

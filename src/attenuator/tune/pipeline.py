@@ -40,7 +40,7 @@ from attenuator.runtime.scores import agrees
 from attenuator.tune import result, texts
 from attenuator.tune.changes import alike, changed_texts, default_logits
 from attenuator.tune.page import report_page
-from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned
+from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned, texts_to_give
 from attenuator.tune.settings import TuneSettings
 from attenuator.tune.speed import Contender, texts_a_second
 from attenuator.tune.texts import FEWEST, Parts
@@ -145,7 +145,7 @@ class Run:
         """Writes an exact bundle, and says what texts it would take to do better."""
         self.steps("export in fp32")
         self.export(self.output, EXACT_PRECISION)
-        goals = ", ".join(f"{texts.texts_to_give(goal)} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
+        goals = ", ".join(f"{texts_to_give(goal):,} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
         self.note(
             f"'{self.output}' is exact: with {has} there is nothing to measure agreement by. Give --texts a file of "
             f"texts like those that callers will send, without labels; if no answer changes, {goals}"
@@ -274,7 +274,6 @@ class Run:
             chosen=taken,
             selection=selected(bundles[0].manifest.provenance.selection),
             texts=len(parts.items),
-            choosing=len(parts.choosing.encoded),
             alike=alike(bundles[0].outcome, bundles[0].manifest, parts),
             tokens=float(parts.judging.tokens.mean()),
             changed=changed,

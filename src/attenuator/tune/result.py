@@ -1,19 +1,24 @@
-"""What a tuning came to: each bundle's settings with agreement and speed, the choice, and all of it in sentences."""
+"""Result of a tuning: each bundle's settings with agreement and speed, the choice, and all of it in sentences."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attenuator.calibration.goals import default_setting, estimate, keeping_default
-from attenuator.calibration.proportions import fewest_texts, lower_bound, wilson
+from attenuator.calibration.goals import default_setting, estimate, fewest_estimated, keeping_default
+from attenuator.calibration.proportions import fewest_divided, fewest_texts, lower_bound, wilson
 from attenuator.calibration.schema import Calibration, Proportion, shown
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
 
 CONFIDENCE = 0.975  # of intervals and promises, as a calibration's
+CHOOSING_SHARE = 0.4  # of the texts; the others judge
+
+
+def texts_to_give(goal: float) -> int:
+    """How many texts promise an agreement if no answer changes: those that judge are a part of them."""
+    return fewest_divided(fewest_texts(goal, CONFIDENCE), CHOOSING_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,7 @@ class Candidate:
     def promised(self) -> float:
         """What the texts promise of the default: the mean of the bounds of each range of lengths, by its texts.
 
-        One bound of all texts would be too high: in every range the default is the cheapest setting that seemed to keep
-        the goal, and what luck did for that does not average out over several.
+        One bound of all texts would be too high: each range's choice was favoured by chance, and these errors add up.
         """
         calibration, total = self.calibration, 0.0
         for index, bucket in enumerate(calibration.buckets):
@@ -109,8 +113,7 @@ class Tuned:
         chosen: place of the one that was taken.
         selection: how tokens are left out, in words; empty where none are.
         texts: how many judged.
-        choosing: how many chose.
-        alike: what all that judged have in common, as the end of a clause; empty where they differ.
+        alike: a sentence on what all that judged have in common; empty where they differ.
         tokens: of a judging text, in the mean.
         changed: some of the texts whose answers change, those that the exact answer was surest of first.
         changed_of: how many change.
@@ -125,7 +128,6 @@ class Tuned:
     chosen: int
     selection: str
     texts: int
-    choosing: int
     alike: str
     tokens: float
     changed: Sequence[Changed]
@@ -169,16 +171,9 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     choice = tuned.choice
     lines = [f"exact: {_count(tuned.exact_a_second)} texts a second on one core, {tuned.tokens:.0f} tokens in the mean"]
     lines += [_line(tuned, each) for each in tuned.candidates]
-    lines.append(
-        f"promise: {tuned.texts} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
-        f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
-    )
-    lines += _too_few(tuned)
+    lines += _promise(tuned)
     if tuned.alike:
-        lines.append(
-            f"  warning: all of these texts {tuned.alike}, and what is measured on them says little about others: give "
-            "texts of every label"
-        )
+        lines.append(f"  warning: {tuned.alike}")
     if choice.precision != "fp32":
         lines.append(
             "  in int8 even a request that has every token computed is rounded; --precision fp32 makes a bundle that "
@@ -193,24 +188,28 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     return lines
 
 
-def _too_few(tuned: Tuned) -> list[str]:
-    """What so few texts cannot say, and how many it takes; nothing where they are enough."""
-    goal, texts = tuned.min_agreement, tuned.texts
+def _promise(tuned: Tuned) -> list[str]:
+    """What the texts promise of the default; and where they are too few for the goal, how many it takes."""
+    goal, texts, choice = tuned.min_agreement, tuned.texts, tuned.choice
+    is_exact = choice.is_exact and choice.precision == "fp32"
+    if is_exact:
+        promise = "promise: requests that set nothing compute every token, so their answers are the checkpoint's"
+    else:
+        promise = (
+            f"promise: {texts} texts show, at {100 * CONFIDENCE:g} % confidence, that at least "
+            f"{math.floor(1000 * choice.promised) / 10:.1f}% of the answers stay the same on texts like these"
+        )
     most = lower_bound(texts, texts, CONFIDENCE)
     if most >= goal:
-        return []
-
-    def given(judging: int) -> int:  # a part of those that are given judge
-        return math.ceil(judging * (texts + tuned.choosing) / texts)
-
+        return [promise]
     line = (
-        f"  so few texts cannot promise {goal:g}, whatever they answer: {texts} can promise "
-        f"{math.floor(1000 * most) / 1000:g} at most; give {given(fewest_texts(goal, CONFIDENCE))} or more"
+        f"  {'of a faster setting, ' if is_exact else ''}so few texts cannot promise {goal}, whatever they answer: "
+        f"{texts} can promise {math.floor(1000 * most) / 1000:g} at most; give {texts_to_give(goal):,} or more"
     )
     if estimate(texts, texts) < goal:
-        choose = next(count for count in itertools.count(texts) if estimate(count, count) >= goal)
-        line += f". Nor can they choose a setting for {goal:g}, which takes {given(choose)}"
-    return [line]
+        choose = fewest_divided(fewest_estimated(goal), CHOOSING_SHARE)
+        line += f". Nor can they choose a setting for {goal}, which takes {choose:,}"
+    return [promise, line]
 
 
 def _line(tuned: Tuned, each: Candidate) -> str:

@@ -21,13 +21,13 @@ EXAMPLES = """  a bundle that keeps 99 % of the checkpoint's answers, as fast as
 
 What happens: two fifths of the texts, drawn by lot, choose how tokens are left out (schedule, merged or dropped), and
 by how many an answer does not change. The others run at every setting, in fp32 and in int8: what they say of agreement
-and time goes into the bundle as its calibration. Requests that set nothing then run at the cheapest setting that was
-measured to keep --min-agreement; a request with `keep` 1 has every token computed, one with `min_agreement` gets what
+and time goes into the bundle as its calibration. Requests that set nothing then run at the cheapest setting that is
+estimated to keep --min-agreement; a request with `keep` 1 has every token computed, one with `min_agreement` gets what
 the texts can promise. The bundle's report.html shows all of it, and twenty texts whose answers changed: delete it
 before you hand the bundle to people who may not read your texts.
 
 How many texts? Use texts that the model was not trained on. 1,000 or more measure an agreement of 0.99 well. If no
-answer changes, 614 promise 0.99 at 97.5 % confidence, and 120 promise 0.95; fewer than 82 leave a default of 0.99
+answer changes, 613 promise 0.99 at 97.5 % confidence, and 120 promise 0.95; fewer than 81 leave a default of 0.99
 exact. No labels are needed.
 
 exit codes: 0 the bundle is written, 1 something failed, 2 usage error, 130 interrupted; an error is one sentence on
@@ -47,7 +47,7 @@ class TuneSettings(CommandSettings):
     output: Path | None = None
     """Folder of the bundle; an older bundle there is replaced. By default bundles/ and the checkpoint's name."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
-    """Share of answers that stay the checkpoint's own, as measured, where a request sets nothing."""
+    """Share of answers that are estimated to stay the checkpoint's own where a request sets nothing."""
     precision: Literal["best", "fp32", "int8"] = "best"
     """Number format: best takes int8 where it is faster and keeps the agreement."""
     minutes: Annotated[float, Field(gt=0, le=100_000)] = 10

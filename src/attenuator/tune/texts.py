@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from attenuator.calibration.proportions import fewest_texts
 from attenuator.commands.calibrate.texts import Texts
 from attenuator.compare.data import SEED, encode, read_items
 from attenuator.export.source import Source
@@ -19,10 +17,9 @@ from attenuator.ops.cost import NS_PER_DENSE_MAC
 from attenuator.rows import Columns
 from attenuator.runtime.session import cpu_count
 from attenuator.texts import Item
-from attenuator.tune.result import CONFIDENCE
+from attenuator.tune.result import CHOOSING_SHARE
 from attenuator.tune.settings import TuneSettings
 
-CHOOSING_SHARE = 0.4
 FEWEST = 40  # below, neither part could tell a setting that changes every tenth answer
 MOST = 20_000
 # What a text costs in all, in runs at the exact value: those that choose run once exactly and some times more for each
@@ -45,11 +42,6 @@ class Parts:
     choosing: Texts
     judging: Texts
     items: Sequence[Item]
-
-
-def texts_to_give(goal: float) -> int:
-    """How many texts promise an agreement if no answer changes: those that judge are a part of them."""
-    return math.ceil(fewest_texts(goal, CONFIDENCE) / (1 - CHOOSING_SHARE))
 
 
 def read(path: Path, settings: TuneSettings, source: Source, note: Callable[[str], None]) -> tuple[Texts, list[Item]]:

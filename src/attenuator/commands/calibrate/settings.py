@@ -44,7 +44,7 @@ class CalibrateSettings(CommandSettings):
     """For a bundle that is not fp32: a bundle of the same checkpoint in fp32, whose exact answers agreement is with."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided. It
-    is also the default goal: requests that set nothing run at the cheapest setting that keeps it, as measured."""
+    is also the default goal: requests that set nothing run at the cheapest setting that is estimated to keep it."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.975
     """Confidence of intervals, and of the bounds that callers' min_agreement is compared with."""
     truncate: bool = False
