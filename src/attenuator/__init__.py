@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # as in `typing`, which takes a command as long to import as all else before it minds Ctrl-C
+TYPE_CHECKING = False  # `typing` takes as long to import as everything else before the Ctrl-C handler is set.
 if TYPE_CHECKING:
     from typing import Any
 

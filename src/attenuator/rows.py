@@ -102,10 +102,10 @@ def file_rows(path: str, kind: Format, columns: Columns) -> Iterator[FileRow]:
     """
     read = _table_rows if kind in DELIMITERS else _line_rows
     for row in read(lines(path), name_of(path), kind, columns):
-        yield checked(row)
+        yield with_encoding_error(row)
 
 
-def checked(row: FileRow) -> FileRow:
+def with_encoding_error(row: FileRow) -> FileRow:
     """The row, with an error where it is not UTF-8."""
     if not any(isinstance(value, str) and UNDECODED.search(value) for value in row.columns.values()):
         return row

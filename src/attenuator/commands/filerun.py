@@ -19,7 +19,7 @@ from attenuator.commands.backends import BundleBackend, ClassifyOptions
 from attenuator.commands.rowoutput import RowOutput
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.journal import forget
-from attenuator.rows import TEXT, Columns, FileRow, Format, checked, file_rows
+from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows, with_encoding_error
 from attenuator.texts import STDIN, parts
 
 PARTIAL_SUFFIX = ".partial.jsonl"
@@ -56,7 +56,7 @@ class FileRun:
     def rows(self) -> Iterator[FileRow]:
         """The texts as rows, then those of the file."""
         for number, text in enumerate(self.texts, start=1):
-            yield checked(FileRow(f"text {number}", {TEXT: text}, {TEXT: text}))
+            yield with_encoding_error(FileRow(f"text {number}", {TEXT: text}, {TEXT: text}))
         if self.source is not None:
             yield from file_rows(self.source, self.kind, self.columns)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,10 @@ NAME = "comparison.partial.jsonl"
 Logits = npt.NDArray[np.float32]
 
 
-class Progressed:
-    """Results of a comparison, in memory and in its journal; as a context it closes the journal.
+class Progressed(Journal):
+    """Results of a comparison, in memory and in its journal; left for a later run unless `remove` was called.
 
     Attributes:
-        resumed: whether an earlier run has left results.
         texts: how many texts are run; None as long as that is not settled.
         timed: what is known of each method whose settings are timed, by its name.
         done: names of the methods that are done.
@@ -43,31 +42,22 @@ class Progressed:
         Raises:
             InvalidRequest: it is of another run, damaged or in use, or cannot be written.
         """
-        self._journal = Journal(
+        super().__init__(
             folder / NAME,
             about,
             other="is of an interrupted comparison with another checkpoint, other data or other options",
             advice="give --restart to forget it, or the options of that run to go on",
             restart=restart,
         )
-        self.resumed = self._journal.resumed
         self.texts: int | None = None
         self.timed: dict[str, dict[str, Any]] = {}
         self.done: set[str] = set()
         self._logits: dict[tuple[str, int, int], Logits] = {}
         try:
-            for _, record in self._journal.records():
+            for _, record in self.records():
                 self._take(record)
         except (ValueError, KeyError, TypeError):
-            raise self._journal.damaged() from None
-
-    def __enter__(self) -> Self:
-        """Does nothing."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Closes the journal."""
-        self._journal.close()
+            raise self.damaged() from None
 
     def _take(self, record: Mapping[str, Any]) -> None:
         """Takes one record of an earlier run."""
@@ -84,7 +74,7 @@ class Progressed:
     def settle(self, texts: int) -> None:
         """Keeps how many texts are run."""
         self.texts = texts
-        self._journal.append({"texts": texts})
+        self.append({"texts": texts})
 
     def logits(self, method: str, setting: int, batch: int) -> Logits | None:
         """Logits `[rows, labels]` of a batch, by the method's name and the places of setting and batch; else None."""
@@ -93,21 +83,17 @@ class Progressed:
     def put(self, method: str, setting: int, batch: int, logits: Logits) -> None:
         """Keeps the logits `[rows, labels]` of a batch."""
         content = base64.b64encode(logits.astype("<f4").tobytes()).decode()
-        self._journal.append(
+        self.append(
             {"method": method, "setting": setting, "batch": batch, "shape": list(logits.shape), "logits": content}
         )
         self._logits[method, setting, batch] = logits
 
     def time(self, method: str, known: Mapping[str, Any]) -> None:
         """Keeps what is known of a method whose settings are timed, in JSON's types."""
-        self._journal.append({"method": method, "timed": known})
+        self.append({"method": method, "timed": known})
         self.timed[method] = dict(known)
 
     def finish(self, method: str) -> None:
         """Keeps that a method is done."""
-        self._journal.append({"done": method})
+        self.append({"done": method})
         self.done.add(method)
-
-    def remove(self) -> None:
-        """Removes the journal: everything is measured and written."""
-        self._journal.remove()

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from attenuator.bundle import MODEL, TAUGHT, Manifest
-from attenuator.errors import AttenuatorError, BundleError, EngineError, printable
+from attenuator.bundle import TAUGHT, Manifest
+from attenuator.errors import BundleError, EngineError
 from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import session as sessions
 from attenuator.runtime.device import CPU, Device
 
-MAX_QUOTED = 300  # characters quoted from another program's message
 TOKEN_INPUTS = ("input_ids", "position_ids", "token_type_ids")
 KNOB_DTYPES = {"int32": np.int32, "float": np.float32}
 
@@ -168,7 +167,7 @@ def run_graph(
         else:
             arrays = sessions.run_bound(session, feeds, outputs, options, device=device)
     except Exception as error:  # ORT raises its own kinds and, when memory is short, RuntimeError
-        raise EngineError(f"model '{manifest.name}' failed on this batch", detail=first_line(error)) from error
+        raise EngineError(f"model '{manifest.name}' failed on this batch", detail=sessions.first_line(error)) from error
     by_name = dict(zip(outputs, arrays, strict=True))
     for name, array in by_name.items():  # with another shape, a row would get no answer or that of another row
         check_shape(name, array, len(rows), manifest)
@@ -196,39 +195,8 @@ def check_shape(name: str, array: np.ndarray, rows: int, manifest: Manifest) -> 
 def open_graphs(
     files: Path, folder: Path, manifest: Manifest, *, device: Device = CPU, threads: int | None = None
 ) -> Graphs:
-    """Creates the sessions of a bundle; arguments and errors as `open_model` has them."""
-    taught = None if manifest.taught is None else open_model(files, folder, TAUGHT, device=device, threads=threads)
-    return Graphs(open_model(files, folder, device=device, threads=threads), taught, device)
-
-
-def open_model(
-    files: Path, folder: Path, name: str = MODEL, *, device: Device = CPU, threads: int | None = None
-) -> ort.InferenceSession:
-    """Creates the session of one graph of a bundle.
-
-    Args:
-        files: holds the graph and its data.
-        folder: what error sentences call the bundle.
-        name: of the graph's file.
-        device: where it runs.
-        threads: as `sessions.create` takes them.
-
-    Raises:
-        BundleError: ONNX Runtime refuses the model.
-        OperatorLibraryMissing: as `sessions.create` raises it.
-        DeviceUnavailable: likewise.
-    """
-    try:
-        return sessions.create(files / name, device=device, threads=threads)
-    except AttenuatorError:
-        raise
-    except Exception as error:  # ONNX Runtime raises its own kinds and, when memory is short, RuntimeError
-        reason = first_line(error).replace(str(files), str(folder))
-        raise BundleError(f"bundle {folder}: {name} cannot be loaded: {reason}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, cut to fit a sentence."""
-    detail = error.detail if isinstance(error, EngineError) else None
-    text = detail or str(error).strip() or type(error).__name__
-    return printable(text.splitlines()[0], MAX_QUOTED)
+    """Creates the sessions of a bundle; arguments and errors as `session.open_model` has them."""
+    original = sessions.open_model(files, folder, device=device, threads=threads)
+    if manifest.taught is None:
+        return Graphs(original, device=device)
+    return Graphs(original, sessions.open_model(files, folder, TAUGHT, device=device, threads=threads), device)

@@ -32,7 +32,7 @@ from attenuator.errors import AttenuatorError, BundleError, DeviceUnavailable, O
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.ops.spec import merge_knobs
 from attenuator.precision import PRECISIONS
-from attenuator.runtime.batch import Graphs, Row, first_line, open_model
+from attenuator.runtime.batch import Graphs, Row
 from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.check_graph import check_attributes, check_graph, check_same_nodes
 from attenuator.runtime.cost import cost_model
@@ -41,6 +41,7 @@ from attenuator.runtime.graph import Graph, read_graph
 from attenuator.runtime.model import Model, check_device
 from attenuator.runtime.pipeline import check_pipeline
 from attenuator.runtime.probe import read_probe
+from attenuator.runtime.session import first_line, open_model
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}

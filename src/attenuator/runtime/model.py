@@ -25,7 +25,7 @@ from attenuator.ops.cost import Drawn
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import scores
 from attenuator.runtime import session as sessions
-from attenuator.runtime.batch import MAX_QUOTED, Graphs, Row, RowResult, open_graphs
+from attenuator.runtime.batch import Graphs, Row, RowResult, open_graphs
 from attenuator.runtime.calibrated import open_calibration
 from attenuator.runtime.cost import CostModel, cost_model
 from attenuator.runtime.device import CPU, SAFE_PATH, Device
@@ -335,4 +335,4 @@ def ending_of(code: int, stderr: bytes) -> str:
     """
     ending = f"ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"
     lines = stderr.decode("utf-8", errors="replace").strip().splitlines()
-    return f"{ending} ({printable(lines[-1], MAX_QUOTED)})" if lines else ending
+    return f"{ending} ({printable(lines[-1], sessions.MAX_QUOTED)})" if lines else ending

@@ -15,6 +15,8 @@ import numpy as np
 import onnxruntime as ort
 
 from attenuator import ops
+from attenuator.bundle import MODEL
+from attenuator.errors import AttenuatorError, BundleError, EngineError, printable
 from attenuator.ops.spec import DOMAIN
 from attenuator.runtime.device import CPU, PROVIDERS, Device, check_assignment, check_providers
 
@@ -22,11 +24,38 @@ SILENT = 4  # ORT's severity FATAL: what goes wrong is raised, and one sentence 
 HOST_OPERATORS = {operator.name for operator in ops.OPERATORS if operator.host}
 # Rows of the batch; all other inputs are read by the host, and the operators take them from its memory.
 DEVICE_INPUTS = ("input_ids", "position_ids", "token_type_ids")
+MAX_QUOTED = 300  # characters quoted from another program's message
 
 
 def cpu_count() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def open_model(
+    files: Path, folder: Path, name: str = MODEL, *, device: Device = CPU, threads: int | None = None
+) -> ort.InferenceSession:
+    """Creates the session of one graph of a bundle.
+
+    Args:
+        files: holds the graph and its data.
+        folder: what error sentences call the bundle.
+        name: of the graph's file.
+        device: where it runs.
+        threads: as `create` takes them.
+
+    Raises:
+        BundleError: ONNX Runtime refuses the model.
+        OperatorLibraryMissing: as `create` raises it.
+        DeviceUnavailable: likewise.
+    """
+    try:
+        return create(files / name, device=device, threads=threads)
+    except AttenuatorError:
+        raise
+    except Exception as error:  # ONNX Runtime raises its own kinds and, when memory is short, RuntimeError
+        reason = first_line(error).replace(str(files), str(folder))
+        raise BundleError(f"bundle {folder}: {name} cannot be loaded: {reason}") from None
 
 
 def create(
@@ -164,3 +193,10 @@ def run_bound(
         binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding, options)
     return list(binding.copy_outputs_to_cpu())
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, cut to fit a sentence."""
+    detail = error.detail if isinstance(error, EngineError) else None
+    text = detail or str(error).strip() or type(error).__name__
+    return printable(text.splitlines()[0], MAX_QUOTED)

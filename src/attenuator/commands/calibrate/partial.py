@@ -6,7 +6,7 @@ little-endian float32 in base64. A line that was cut off as the run ended is mea
 
 import base64
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,8 @@ NAME = "calibration.partial.jsonl"
 Logits = npt.NDArray[np.float32]
 
 
-class PartialResults:
-    """Logits by setting and batch, in memory and in the file.
-
-    As a context it closes the file at the end, and leaves it for a later run unless `remove` was called.
-
-    Attributes:
-        path: of the file.
-    """
+class PartialResults(Journal):
+    """Logits by setting and batch, in memory and in the file; left for a later run unless `remove` was called."""
 
     def __init__(self, folder: Path, about: dict[str, Any], labels: int, *, restart: bool) -> None:
         """Opens the file, or begins it.
@@ -39,30 +33,20 @@ class PartialResults:
         Raises:
             InvalidRequest: the file is of another run, or cannot be written.
         """
-        self.path = folder / NAME
-        self._labels = labels
         self._done: dict[tuple[int, int], Logits] = {}
-        self._journal = Journal(
-            self.path,
+        super().__init__(
+            folder / NAME,
             about,
             other="is of an interrupted run with another bundle revision, other data or other options",
             advice="give --restart to forget it, or the options of that run to go on",
             restart=restart,
         )
         try:
-            for _, batch in self._journal.records():
+            for _, batch in self.records():
                 values = np.frombuffer(base64.b64decode(batch["logits"]), dtype="<f4")
                 self._done[batch["setting"], batch["batch"]] = values.reshape(-1, labels)
         except (ValueError, KeyError, TypeError):
-            raise self._journal.damaged() from None
-
-    def __enter__(self) -> Self:
-        """Does nothing."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Closes the file."""
-        self._journal.close()
+            raise self.damaged() from None
 
     def get(self, setting: int, batch: int) -> Logits | None:
         """Logits `[rows, labels]` of a batch that was measured, by the setting's place and the batch's; else None."""
@@ -71,9 +55,5 @@ class PartialResults:
     def put(self, setting: int, batch: int, logits: Logits) -> None:
         """Keeps the logits `[rows, labels]` of a batch."""
         content = base64.b64encode(logits.astype("<f4").tobytes()).decode()
-        self._journal.append({"setting": setting, "batch": batch, "logits": content})
+        self.append({"setting": setting, "batch": batch, "logits": content})
         self._done[setting, batch] = logits
-
-    def remove(self) -> None:
-        """Removes the file: everything is measured and written."""
-        self._journal.remove()
