@@ -1,4 +1,4 @@
-"""What a bundle's weights and activations are computed in: every fact about a precision, once."""
+"""Number formats of a bundle's weights and activations: every fact about a precision, once."""
 
 from dataclasses import dataclass
 from typing import Literal

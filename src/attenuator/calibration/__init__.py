@@ -1,4 +1,4 @@
-"""What a bundle's settings are worth: measured by `attenuator calibrate`, read by the service to serve goals."""
+"""Agreement and time of a bundle's settings: measured by `attenuator calibrate`, read by the service to serve goals."""
 
 from attenuator.calibration.goals import (
     cheapest,

@@ -1,4 +1,4 @@
-"""How sure a single answer is: from its margins to the probability that it agrees with the exact answer.
+"""Certainty of a single answer: from its margins to the probability that it agrees with the exact answer.
 
 A *margin* is what an answer's label has over another one, or a label over its threshold, in logits. Calibration runs
 every text at every setting and exactly, so it sees by how much margins move. A setting's *scale* at some length is the

@@ -1,4 +1,4 @@
-"""Whether a knob pays at all: in one sentence, where it loses answers at every speed."""
+"""Verdict on a knob that does not pay: one sentence, where it loses answers at every speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long texts take, from the times of a calibration: between the lengths and settings that were timed, and beyond.
+"""Predicted times of texts, by those of a calibration: between the lengths and settings that were timed, and beyond.
 
 A row, one text on its way through the model, has two times: that of a run of its own, and what it adds to a batch that
 runs anyway.

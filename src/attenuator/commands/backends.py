@@ -1,4 +1,4 @@
-"""What answers `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
+"""Backends of `attenuator classify`: a server, or a bundle in this process. Both answer in the client's types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""How many replicas a rate of requests takes: what `attenuator inspect --rate` says.
+"""The number of replicas that a rate of requests takes, for `attenuator inspect --rate`.
 
     texts a second of a replica = its cores / (threads that were timed x seconds that a text adds to a full batch)
     replicas                    = rate / (texts a second x utilisation), rounded up

@@ -1,4 +1,4 @@
-"""How `attenuator classify` shows answers: a table on a terminal, tab-separated in a pipe, JSON lines on request."""
+"""Answers of `attenuator classify`: a table on a terminal, tab-separated in a pipe, JSON lines on request."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What `attenuator inspect` reports, as data: one object that `--json` writes and `show` prints."""
+"""The report of `attenuator inspect` as data: one object that `--json` writes and `show` prints."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path

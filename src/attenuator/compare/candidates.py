@@ -1,4 +1,4 @@
-"""What a checkpoint can be exported as, and which attention it cannot have without training."""
+"""The attentions that a checkpoint can be exported with, and those that it cannot have without training."""
 
 from __future__ import annotations
 

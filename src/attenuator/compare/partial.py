@@ -1,4 +1,4 @@
-"""What a comparison has measured so far, so that the next run goes on where it ended: a journal in the output folder.
+"""Results of an interrupted comparison, so that the next run goes on where it ended: a journal in the output folder.
 
 After the line that says what is compared come records of four kinds: how many texts are run; what is known of a method
 once its settings are timed; the logits of one batch at one of them, as little-endian float32 in base64; and that a

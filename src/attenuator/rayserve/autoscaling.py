@@ -1,4 +1,4 @@
-"""How many replicas there should be, by predicted seconds of work."""
+"""The number of replicas that there should be, by predicted seconds of work."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How many predicted seconds of work each replica has before it, as one front knows it."""
+"""Predicted seconds of work that each replica has before it, as one front knows them."""
 
 import functools
 import random

@@ -1,4 +1,4 @@
-"""What a request is predicted to cost, read off its body by the front: with a replica's own predictions.
+"""Predicted cost of a request, read off its body by the front: with a replica's own predictions.
 
 Predictions choose a replica and never refuse: what is wrong with a request the replica says.
 """

@@ -1,4 +1,4 @@
-"""Which replica gets a request: the one with the least predicted work before it, by Ray Serve's interface for routers.
+"""Choice of a request's replica: the one with the least predicted work before it, by Ray Serve's interface for routers.
 
 Serve's own router compares numbers of requests, of which one may cost a thousand times as much as another.
 """

@@ -1,4 +1,4 @@
-"""How sure an answer is, and which setting would make it surer; from a bundle's calibration, without another run."""
+"""Certainty of an answer, and which setting would raise it: by a bundle's calibration, without another run."""
 
 import math
 from collections.abc import Callable, Mapping

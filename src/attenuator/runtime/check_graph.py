@@ -1,4 +1,4 @@
-"""What an ONNX file of a bundle says about itself, compared with the manifest before ONNX Runtime reads it."""
+"""Checks of a bundle's ONNX file: what it says about itself, against the manifest, before ONNX Runtime reads it."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Where sessions run: the CPU or one CUDA device, and whether that device works."""
+"""The device that sessions run on: the CPU or one CUDA device, and whether that works."""
 
 import json
 import platform

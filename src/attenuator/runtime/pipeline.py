@@ -1,4 +1,4 @@
-"""What the parts of `tokenizer.json` may do: bounded growth of a text, bounded time, the same ids for the same text.
+"""Limits of the parts of `tokenizer.json`: bounded growth of a text, bounded time, the same ids for the same text.
 
 The `tokenizers` package runs any pipeline that a file describes. One that multiplies its input would take gigabytes on
 a request that is small, and a pattern that backtracks would take years. The components allowed here are those of the

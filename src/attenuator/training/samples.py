@@ -1,4 +1,4 @@
-"""What attention took and gave in a forward pass of some model."""
+"""Samples of what attention took and gave in a forward pass of some model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model comes to the attention that it is trained with."""
+"""Exchange of a model's attention for the one that it is trained with."""
 
 from __future__ import annotations
 

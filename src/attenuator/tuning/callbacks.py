@@ -1,4 +1,4 @@
-"""What a run adds to the library's loop: a deadline, an end on Ctrl-C, checkpoints by the clock, a progress bar."""
+"""Callbacks of a run for the library's loop: a deadline, an end on Ctrl-C, checkpoints by the clock, a progress bar."""
 
 from __future__ import annotations
 

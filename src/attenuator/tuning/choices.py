@@ -1,4 +1,4 @@
-"""Which attentions models can be trained with, and the flags of their settings; imports nothing heavy, for help."""
+"""Attentions that models can be trained with, and the flags of their settings; imports nothing heavy, for help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trained classifier is worth on texts held out."""
+"""Accuracy and other figures of a trained classifier on texts held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does: passes, rates, times. Made of the settings that commands which train share."""
+"""Plan of a run: passes, rates, times. Made of the settings that commands which train share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings and rates `attenuator bench` runs at."""
+"""The settings and rates that `attenuator bench` runs at."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product

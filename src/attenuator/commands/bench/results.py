@@ -1,4 +1,4 @@
-"""What `attenuator bench` measured: a table for people, JSON, CSV, a plot."""
+"""Results of `attenuator bench`: a table for people, JSON, CSV, a plot."""
 
 import csv
 import io

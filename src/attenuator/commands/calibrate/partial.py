@@ -1,4 +1,4 @@
-"""What an interrupted calibration has measured, so that the next one goes on where it ended.
+"""Results of an interrupted calibration, so that the next one goes on where it ended.
 
 A file of JSON lines beside `calibration.json`: first what was measured on what, then the logits of one batch a line, as
 little-endian float32 in base64. A line that was cut off as the run ended is measured again.

@@ -1,4 +1,4 @@
-"""Which way of computing a gradient is predicted to take less time."""
+"""Predicted times of the ways to compute a gradient, and the choice of the one that takes less."""
 
 from __future__ import annotations
 

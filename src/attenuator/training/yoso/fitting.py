@@ -1,4 +1,4 @@
-"""Which settings stand nearest to the attention of a model that was trained with another one."""
+"""The settings that come nearest to the attention of a model that was trained with another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hashes, and their codes in PyTorch: bit for bit those with which YosoAttention fills its tables."""
+"""Hashes and their codes in PyTorch: bit for bit those with which YosoAttention fills its tables."""
 
 from __future__ import annotations
 

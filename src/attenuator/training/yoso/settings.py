@@ -1,4 +1,4 @@
-"""What YOSO attention is trained with; the names are those of the operator's attributes and knob."""
+"""Settings that YOSO attention is trained with; the names are those of the operator's attributes and knob."""
 
 from __future__ import annotations
 

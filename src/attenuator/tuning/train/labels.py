@@ -1,4 +1,4 @@
-"""What the labels of a file are to a checkpoint: its own, places among its own, or new ones."""
+"""Labels of a file beside a checkpoint's: its own, places among its own, or new ones."""
 
 from __future__ import annotations
 
