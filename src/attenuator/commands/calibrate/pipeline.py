@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
@@ -177,6 +178,21 @@ def time_again(
     return calibration
 
 
+def about_of(
+    model: Model, settings: CalibrateSettings, texts: Texts, knobs: Sequence[Knobs], reference: Model | None
+) -> dict[str, Any]:
+    """What is measured on what: an interrupted run's results are of use only where it is the same."""
+    return {
+        "attenuator": __version__,
+        "revision": model.manifest.revision,
+        "data_sha256": texts.sha256,
+        "truncate": settings.truncate,
+        "device": str(model.device),
+        "settings": knobs,
+        "reference": reference and reference.manifest.revision,
+    }
+
+
 def calibrate(
     model: Model,
     folder: Path,
@@ -204,15 +220,7 @@ def calibrate(
     """
     manifest, predicted = model.manifest, predicted_time(folder)
     knobs = [model.knobs.check(each) for each in grid(manifest.knobs)]
-    about = {
-        "attenuator": __version__,
-        "revision": manifest.revision,
-        "data_sha256": texts.sha256,
-        "truncate": settings.truncate,
-        "device": str(model.device),
-        "settings": knobs,
-        "reference": reference and reference.manifest.revision,
-    }
+    about = about_of(model, settings, texts, knobs, reference)
     with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
         runs = [(model, each) for each in knobs]
         first = [(reference, reference.knobs.exact())] if reference else []

@@ -60,27 +60,14 @@ def time_settings(
     Raises:
         EngineError: ONNX Runtime failed.
     """
-    defaults = model.knobs.defaults()
     lengths = lengths_to_time(model.manifest.max_tokens)
     by_length, shares, priced = [], [], 0
-    on_threads = threads if model.device.kind == "cpu" else None
     for tokens in lengths:
         progress(tokens)
-        count = max(1, min(BATCH_TEXTS, BATCH_TOKENS // tokens))
-        alone = [[row_of(texts, tokens, knobs)] for knobs in [*settings, defaults]]
-        runs = [partial(model.run, rows) for rows in [*alone, alone[-1] * count]]
-        for _ in range(ATTEMPTS):
-            timings = in_turns(runs, SECONDS_PER_RUN * len(runs), threads=on_threads, max_rounds=MAX_ROUNDS)
-            doubtful = _doubtful(timings, [*settings, defaults], tokens, modelled)
-            if not doubtful:
-                break
-        for place in doubtful:
-            gain = modelled.gain(tokens, [*settings, defaults][place])
-            timings[place] = Timing(timings[0].seconds / gain, gain, gain, gain)
-        priced += len(doubtful)
-        *alone_timings, single, full = timings
-        by_length.append(alone_timings)
-        shares.append(full.seconds / count / single.seconds)
+        timings, share, doubtful = _time_length(model, texts, settings, tokens, threads, modelled)
+        by_length.append(timings)
+        shares.append(share)
+        priced += doubtful
     latency = Latency(
         device=hardware(model.device),
         threads=threads,
@@ -96,6 +83,37 @@ def time_settings(
         ],
     )
     return latency, priced
+
+
+def _time_length(
+    model: Model,
+    texts: Sequence[Encoded],
+    settings: Sequence[Mapping[str, KnobValue]],
+    tokens: int,
+    threads: int,
+    modelled: TimeModel,
+) -> tuple[list[Timing], float, int]:
+    """Times each setting at one length, and the defaults in a full batch; arguments as `time_settings` has them.
+
+    Returns:
+        The time of each setting; what a text takes in the batch, as a share of what it takes alone; and how many of the
+        times are modelled.
+    """
+    every = [*settings, model.knobs.defaults()]
+    count = max(1, min(BATCH_TEXTS, BATCH_TOKENS // tokens))
+    alone = [[row_of(texts, tokens, knobs)] for knobs in every]
+    runs = [partial(model.run, rows) for rows in [*alone, alone[-1] * count]]
+    on_threads = threads if model.device.kind == "cpu" else None
+    for _ in range(ATTEMPTS):
+        timings = in_turns(runs, SECONDS_PER_RUN * len(runs), threads=on_threads, max_rounds=MAX_ROUNDS)
+        doubtful = _doubtful(timings, every, tokens, modelled)
+        if not doubtful:
+            break
+    for place in doubtful:
+        gain = modelled.gain(tokens, every[place])
+        timings[place] = Timing(timings[0].seconds / gain, gain, gain, gain)
+    *alone_timings, single, full = timings
+    return alone_timings, full.seconds / count / single.seconds, len(doubtful)
 
 
 def _doubtful(
