@@ -29,7 +29,7 @@ def warning(knob: str, texts: int, kept: Mapping[float, float], agreement: float
         return None
     return (
         f"on these {texts} texts no {knob} below {LEAST_WORTH:g} keeps {100 * agreement:g} % of the exact answers: "
-        "teach the checkpoint with `attenuator adapt --keep`, or use int8"
+        "teach the checkpoint with `attenuator adapt --keep`, unless it is taught already, or use int8"
     )
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from attenuator import __version__
 from attenuator.bundle import MANIFEST, ChosenSelection, Manifest
+from attenuator.calibration.payoff import cannot_pay
 from attenuator.calibration.proportions import proportion
 from attenuator.calibration.turns import Timing
 from attenuator.commands.calibrate.partial import NAME as PARTIAL
@@ -278,7 +279,7 @@ class Run:
             tokens=float(parts.judging.tokens.mean()),
             changed=changed,
             changed_of=changed_of,
-            tried=self.tried(bundles[0].manifest),
+            tried=self.tried(bundles[0]),
             machine=hardware(CPU),
         )
 
@@ -315,9 +316,9 @@ class Run:
         *points, default = map(point, named, logits, timings)
         return Candidate(manifest.precision, outcome.calibration, points, default)
 
-    def tried(self, manifest: Manifest) -> list[str]:
-        """What was looked at, a sentence each."""
-        selection = manifest.provenance.selection
+    def tried(self, exact: Exported) -> list[str]:
+        """What was looked at, and what to do where that cannot pay, a sentence each."""
+        selection = exact.manifest.provenance.selection
         rows = []
         if selection is not None and selection.texts:
             rows.append(
@@ -325,6 +326,8 @@ class Run:
                 f"{SHARES[-1]:g}: the {selection.texts} choosing texts took {KNOB.name} {selection.share:g}, "
                 f"{selected(selection)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
+        if advice := cannot_pay(exact.outcome.calibration, KNOB.name, self.settings.min_agreement):
+            rows.append(f"{advice[0].upper()}{advice[1:]}.")
         own, *others = attentions_of(self.source)
         if others:
             rows.append(
