@@ -24,7 +24,7 @@ from attenuator.tuning.plan import Plan, plan_of
 __all__ = ["adapt_keep", "run_keep"]
 
 # What the teaching of a selection takes in the place of defaults.
-LEARNING_RATE, BATCH_TEXTS, EPOCHS, PATIENCE, EVALUATIONS = 2e-4, 32, 200.0, 5, 10
+LEARNING_RATE, BATCH_TEXTS, EPOCHS, PATIENCE, EVALUATIONS = 5e-5, 32, 200.0, 5, 10
 # Flags of the other way to adapt.
 OTHERS = ("attention", "exact_share", "attention_weight", "positions", "max_tokens")
 IDENTITY = ("held_out_share", "truncate", "epochs", "learning_rate", "batch_tokens", "patience", "seed", "schedule")

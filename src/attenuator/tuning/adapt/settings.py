@@ -20,7 +20,8 @@ POSITIONALS = Positionals("CHECKPOINT", 1, "folder of a classifier that was trai
 # As commands that read texts without labels call them.
 SYNONYMS = {"--texts": "--data", "--minutes": "--max-minutes"}
 USAGE = "CHECKPOINT --data FILE --output FOLDER [options]"
-EXAMPLES = """  keep softmax attention, and bear that most tokens are left out; texts without labels are enough:
+EXAMPLES = """  keep softmax attention, and bear that most tokens are left out; thousands of texts without labels
+  are enough, which the model was not trained on:
     attenuator adapt checkpoint --keep --texts texts.txt --minutes 10 --truncate --output taught
     attenuator tune taught --texts others.txt --output bundles/taught
   learn another attention; unlabelled texts like those that callers will send are enough; 2,000 are a good number:
@@ -42,8 +43,9 @@ which --positions? Teacher and student get the same longer table; the student's 
 
 what happens with --keep
   Where the tokens are left out is chosen on texts held out. Then the model learns its own answers, in every step at the
-  smallest `keep` and at one drawn up to 0.5. The output is the checkpoint as it was, with the taught weights beside it:
-  its bundle answers with these below the `keep` up to which they are nearer, else with the original, bit for bit.
+  smallest `keep` and at one drawn up to 0.5. Texts that it was trained on teach it badly, since its answers to them
+  hardly hang on what is left out. The output is the checkpoint as it was, with the taught weights beside it: its bundle
+  answers with these below the `keep` up to which they are nearer, else with the original, bit for bit.
 
 what happens without
   1. The checkpoint as it is becomes the teacher, a copy of it the student. Of the settings of the new attention that
@@ -95,7 +97,7 @@ class AdaptSettings(RunSettings):
     epochs: Epochs = 8.0
     """Passes over the texts at most."""
     learning_rate: LearningRate = 5e-4
-    """The highest one; it rises at the beginning and falls to 0 at the end."""
+    """The highest one; it rises at the beginning and falls to 0 at the end. With --keep 5e-5 by default."""
     batch_tokens: Annotated[int, Field(ge=1)] = 2048
     """Tokens of a batch, padding included: memory and time of a step grow with it."""
     exact_share: Annotated[float, Field(ge=0, le=1)] = 0.4
