@@ -72,17 +72,22 @@ def time_settings(
         device=hardware(model.device),
         threads=threads,
         tokens=lengths,
-        batch_share=shares,
+        batch_share=[_rounded(share) for share in shares],
         speeds=[
             Speed(
                 knobs=dict(knobs),
-                seconds=[each.seconds for each in column],
-                gain=[(each.low, each.high) for each in column],
+                seconds=[_rounded(each.seconds) for each in column],
+                gain=[(_rounded(each.low), _rounded(each.high)) for each in column],
             )
             for knobs, column in zip(settings, zip(*by_length, strict=True), strict=True)
         ],
     )
     return latency, priced
+
+
+def _rounded(value: float) -> float:
+    """As many digits as a clock has."""
+    return float(f"{value:.4g}")
 
 
 def _time_length(
