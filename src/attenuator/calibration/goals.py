@@ -52,9 +52,9 @@ def default_setting(calibration: Calibration, tokens: int) -> Setting:
     """The setting of a request that sets nothing: the same walk, over estimates in place of lower bounds.
 
     A request's `min_agreement` is a promise, which holds at the calibration's confidence: there a setting's lower bound
-    has to reach the goal. `default_agreement` is an expectation: here Jeffreys's estimate has to reach it, the share
-    that was measured with half a text counted against it; the answer states the share itself as `expected_agreement`.
-    Texts that are not enough to promise a goal may still choose, but 24 texts that all agree do not show 0.99.
+    has to reach the goal. `default_agreement` is an expectation: here the share that was measured has to reach it, and
+    the answer states that share as `expected_agreement`. Texts that are not enough to promise a goal may still choose,
+    but 24 texts that all agree do not show 0.99.
     Agreement falls along the frontier, so estimates that rise by chance are first averaged with those before them.
 
     Args:
@@ -86,8 +86,11 @@ def keeping_default(calibration: Calibration, bucket: int) -> int:
 
 
 def estimate(successes: int, trials: int) -> float:
-    """Jeffreys's estimate of a share (1946): 24 of 24 give 0.98, so few texts cannot show 0.99."""
-    return (successes + 0.5) / (trials + 1)
+    """The share that was measured, and at most what so many texts can show: 0.98, if they are 24.
+
+    All that agree show no more than Jeffreys's estimate (1946) of them, which counts half a text against them.
+    """
+    return min(successes / trials, (trials + 0.5) / (trials + 1))
 
 
 def fewest_estimated(min_agreement: float) -> int:
@@ -97,7 +100,7 @@ def fewest_estimated(min_agreement: float) -> int:
         min_agreement: the goal, at least 0 and below 1.
     """
     rounded = math.ceil((min_agreement - 0.5) / (1 - min_agreement))  # 0.99 gives a little more than its 49
-    return next(count for count in itertools.count(max(0, rounded - 1)) if estimate(count, count) >= min_agreement)
+    return next(count for count in itertools.count(max(1, rounded - 1)) if estimate(count, count) >= min_agreement)
 
 
 def falling(shares: Sequence[float]) -> list[float]:
