@@ -348,5 +348,5 @@ def test_times_that_contradict_the_work_are_modelled(
     assert lengths == latency.tokens == [16, 32, 64]
     assert priced == 1
     assert latency.speeds[0].seconds == [0.1] * 3
-    believed = 0.1 / 1.1
-    assert latency.speeds[1].seconds == pytest.approx([believed, 0.1 / modelled.gain(32, settings[1]), believed], rel=1e-3)
+    believed, priced_s = 0.1 / 1.1, 0.1 / modelled.gain(32, settings[1])
+    assert latency.speeds[1].seconds == pytest.approx([believed, priced_s, believed], rel=1e-3)
