@@ -183,6 +183,7 @@ def test_ctrl_c_while_a_command_begins_ends_it_without_a_word(during: str) -> No
     """Some imports, such as pydantic's, make another error of it."""
     code = f"""
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 class Interrupts:
     def find_spec(self, name, path, target=None):
         if name == {during!r}:
