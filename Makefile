@@ -49,7 +49,7 @@ $(VENV)/.ray: $(VENV)/.setup
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
 
 demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
-	$(BIN)/attenuator serve examples/bundles/* --host 127.0.0.1 --port $(PORT)
+	$(BIN)/attenuator serve examples/bundles --host 127.0.0.1 --port $(PORT)
 
 test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile

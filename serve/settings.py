@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commandline import CommandSettings, Positionals, Threads
 from attenuator.errors import KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, check_knob, read_knob_values
@@ -61,7 +61,7 @@ class ServeSettings(CommandSettings):
     """Where models run; auto uses the CUDA device if it works, else the CPU, and logs which and why."""
     device_id: int = Field(default=0, ge=0, le=255)
     """Which CUDA device, as the driver counts."""
-    threads: int | None = Field(default=None, ge=1, le=1024)
+    threads: Threads = None
     """Threads inside one run; by default as many as there are cores that this process may use."""
     seed: int = Field(default=DEFAULT_SEED, ge=0, le=SEED_HIGH)
     """Seed of requests that set none, so that equal requests get equal answers."""

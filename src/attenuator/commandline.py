@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
 
-from pydantic import SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 from attenuator.errors import closest
@@ -63,6 +63,8 @@ KUBERNETES_LINKS = re.compile(rf"{ENV_PREFIX}(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d
 KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
 LIMITS = {"minimum": " from", "exclusiveMinimum": " above", "maximum": ", at most", "exclusiveMaximum": ", below"}
 TYPE_NAME = re.compile(r"\b(int|float|str)\b")
+
+Threads = Annotated[int | None, Field(ge=1, le=1024)]  # None: as many as there are cores
 
 
 class CommandSettings(BaseSettings):

@@ -297,9 +297,6 @@ class LocalModel:
         )
 
 
-MAX_THREADS = 1024  # as the commands have it
-
-
 def load(
     bundle: str | os.PathLike[str],
     *,
@@ -328,8 +325,8 @@ def load(
         devices = " or ".join(get_args(DeviceSetting))
         sentence = f"device is '{printable(str(device))}', must be {devices}"
         raise InvalidRequest(sentence, param="device", allowed=devices)
-    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
-        allowed = f"a whole number from 1 to {MAX_THREADS}, or None"
+    if threads is not None and (type(threads) is not int or threads < 1):
+        allowed = "a whole number above 0, or None"
         raise InvalidRequest(f"threads is {shown(threads)}, must be {allowed}", param="threads", allowed=allowed)
     return on_device(Path(bundle), choose(device, device_id).device, threads=threads, check=check)
 

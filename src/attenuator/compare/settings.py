@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commandline import CommandSettings, Positionals, Threads
 from attenuator.ops import OPERATORS
 
 COMMAND = "compare"
@@ -85,7 +85,7 @@ class CompareSettings(CommandSettings):
     """Leave the exported bundles in the output folder, ready to be calibrated and served."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
-    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
+    threads: Threads = None
     """Threads; as many as there are cores by default."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commandline import CommandSettings, Positionals, Threads
 
 COMMAND = "tune"
 POSITIONALS = Positionals("CHECKPOINT", 1, "checkpoint, as `attenuator export` takes it")
@@ -64,7 +64,7 @@ class TuneSettings(CommandSettings):
     """Tokens of the longest input; by default as many as model and tokenizer allow."""
     restart: bool = False
     """Forget what an interrupted run has done."""
-    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
+    threads: Threads = None
     """Threads; as many as there are cores by default. Times of the report are of one."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from attenuator.commandline import CommandSettings
+from attenuator.commandline import CommandSettings, Threads
 from attenuator.rows import Format
 
 __all__ = ["ABORTED", "Epochs", "LearningRate", "Minutes", "RunSettings"]
@@ -53,7 +53,7 @@ class RunSettings(CommandSettings):
     """Time that training may take; its steps are cut to what fits."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of new weights, the choice of the texts held out, their order and everything else that is drawn."""
-    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
+    threads: Threads = None
     """Threads; as many as there are cores by default."""
     resume: bool = False
     """Go on with a run into this folder that was stopped."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commandline import CommandSettings, Positionals, Threads
 
 COMMAND = "calibrate"
 POSITIONALS = Positionals("BUNDLE", 1, "folder of the bundle; calibration.json is written there")
@@ -61,7 +61,7 @@ class CalibrateSettings(CommandSettings):
     """Where to run; auto uses the CUDA device if it works, else the CPU, and says why."""
     device_id: Annotated[int, Field(ge=0, le=255)] = 0
     """Which CUDA device, as the driver counts."""
-    threads: Annotated[int | None, Field(ge=1, le=1024)] = None
+    threads: Threads = None
     """Threads; as many as there are cores by default."""
 
 
