@@ -15,7 +15,8 @@ from service import Service
 from attenuator import bundle
 from attenuator.__main__ import main
 from attenuator.runtime.model import Model
-from attenuator.serve.__main__ import fastest_loop, listen, warn_of_idle_floors
+from attenuator.serve.__main__ import warn_of_idle_floors
+from attenuator.serve.edge.server import fastest_loop, listen
 from attenuator.serve.settings import ServeSettings
 
 

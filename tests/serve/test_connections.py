@@ -19,7 +19,6 @@ from service import Service, dumped, read_answer, request_bytes
 from starlette.requests import Request
 
 from attenuator.errors import AttenuatorError
-from attenuator.serve.__main__ import fastest_loop, listen
 from attenuator.serve.edge.arrivals import (
     MAX_DEFAULT_CONNECTIONS,
     Bodies,
@@ -27,7 +26,7 @@ from attenuator.serve.edge.arrivals import (
     client_of,
     connection_limit,
 )
-from attenuator.serve.edge.server import Server
+from attenuator.serve.edge.server import Server, fastest_loop, listen
 from attenuator.serve.settings import ServeSettings
 
 SPARE = 40  # descriptors, less than `SPARE_DESCRIPTORS`

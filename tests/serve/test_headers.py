@@ -17,9 +17,9 @@ from attenuator.errors import (
     Overloaded,
     Unauthorized,
 )
-from attenuator.serve.__main__ import address, listen
 from attenuator.serve.api.errors import response_for
 from attenuator.serve.edge.arrivals import BodyTimeout, BodyTooLarge
+from attenuator.serve.edge.server import address, listen
 
 HEX_ID = re.compile(r"[0-9a-f]{32}")
 PATHS = ["/v1/models", "/health/live", "/health/ready", "/nowhere"]

@@ -56,6 +56,15 @@ def test_half_closed_client_gets_the_answer_to_a_long_request(start: Callable[..
     assert "the client disconnected" not in one.log()
 
 
+def test_a_client_that_leaves_during_its_request_is_not_probed_any_more(start: Callable[..., Service]) -> None:
+    one = start()
+    with connected(one) as connection:
+        connection.sendall(request_bytes(SLOW))
+    one.wait_for_log("the client disconnected")
+    time.sleep(2)  # until the next probe would have come
+    assert "Exception in callback" not in one.log()
+
+
 def test_an_answer_is_sent_in_one_piece(service: Service) -> None:
     with connected(service) as connection:
         for body, status in ((dumped(), b"200"), (b"{", b"400")):

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from attenuator.serve.__main__ import address
+from attenuator.serve.edge.server import address
 
 READY = re.compile(r"ready on http://(?:\[([\da-f:]+)\]|([\d.]+)):(\d+)")
 JSON = "Content-Type: application/json"
