@@ -144,7 +144,7 @@ def test_blocks_of_a_page_run_in_their_order(document: str, checkout: Path, demo
 @pytest.mark.documents
 def test_the_error_that_the_errors_page_shows_is_answered(demo: Service) -> None:
     [shown] = blocks_of("docs/errors.md", "json")
-    answer = demo.classify({"model": "reviews", "inputs": "text", "num_hashes": 600})
+    answer = demo.classify({"model": "reviews-mca", "inputs": "text", "keep": 2})
     assert answer.json() == json.loads(shown.text)
 
 
