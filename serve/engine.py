@@ -16,9 +16,9 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row, RowResult
 from attenuator.runtime.explaining import RunOutcome
 from attenuator.runtime.session import cpu_count
-from attenuator.serve.accuracy.brownout import LEAST_SHARE, Brownout, Floors, knobs_at, lowered_share
+from attenuator.serve.accuracy.brownout import LEAST_SHARE, Brownout, lowered_share
 from attenuator.serve.accuracy.cost import Work, seeds_of
-from attenuator.serve.accuracy.plan import Limits
+from attenuator.serve.accuracy.plan import Limits, Plan
 from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
@@ -31,7 +31,6 @@ from attenuator.serve.scheduling.times import LatencyModel, Learned
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
-NO_FLOORS: Floors = {}
 NO_MODEL = "no model is loaded"
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
@@ -183,16 +182,15 @@ class Engine:
         self,
         model: Model,
         items: Sequence[Input],
+        usual: Plan,
         *,
-        knobs: Knobs,
         truncate: bool,
-        floors: Floors = NO_FLOORS,
         flow: Flow = ANYONE,
     ) -> list[Encoded]:
         """Tokenizes inputs, long ones off the event loop, and cuts texts that are too long or refuses them.
 
-        The knobs and the inputs' size predict the cost. Knobs may fall to the floors: a request is refused only if it
-        finds no room even so.
+        The plan without their lengths and the inputs' size predict the cost. A request is refused only if it finds no
+        room even where load lowers it as far as it may.
 
         Raises:
             InvalidRequest: names the input.
@@ -205,8 +203,8 @@ class Engine:
         else:
             # A refusal must be cheap, or refusals would use up the time for answers: tokens are estimated, not counted.
             tokens = [estimate.tokens(item, model.manifest.max_tokens) for item in items]
-            least = knobs_at(model, knobs, floors, 1.0, tokens)
-            demand = self.admission.demand(model, tokens, least, lowered_share(model, tokens, least, knobs))
+            least = usual.least(model, tokens)
+            demand = self.admission.demand(model, tokens, least, lowered_share(model, tokens, least, usual.knobs))
             self.admission.check_tokens(demand, flow.key)
             with self._queue.reserved(demand, flow.key):
                 encoded = await self._tokenizer.encode(model, items, truncate)
@@ -330,7 +328,7 @@ class RequestRun:
 
     def has_room(self, rows: Sequence[Row], spent: float) -> bool:
         """Whether the limit on cost and the deadline leave room for further rows."""
-        if not self.work.fits_besides(rows, spent, self.limits.max_cost):
+        if not self.limits.leave_room(self.work, rows, spent):
             return False
         if self.timeout_ms is None:
             return True

@@ -101,12 +101,10 @@ class Work:
             allowed=f"{name} {' or '.join(allowed)}" + (f" with{others.removeprefix(' and')}" if others else ""),
         )
 
-    def fits_besides(self, rows: Sequence[Row], spent: float, max_cost: float | None) -> bool:
-        """Whether the limit on cost leaves room for further rows besides `spent`, the multiply-adds that ran."""
-        if max_cost is None:
-            return True
+    def cost_besides(self, rows: Sequence[Row], spent: float) -> float:
+        """Predicted cost of further rows together with `spent`, the multiply-adds that ran, in billions."""
         drawing = 0.0 if self.usual_seed else sum(self.model.drawn(knobs).work for _, knobs in seeds_of(rows))
-        return (spent + cost_of_rows(self.model, rows) + drawing) / BILLION <= max_cost
+        return (spent + cost_of_rows(self.model, rows) + drawing) / BILLION
 
     def _inputs_cost(self, knobs: Knobs) -> float:
         return self.model.total_cost(self.tokens, knobs) / BILLION

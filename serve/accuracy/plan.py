@@ -3,7 +3,7 @@
 Nothing else decides by a goal, a ceiling, a floor or the limit on cost: what needs one asks this room.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,7 +11,7 @@ from attenuator.api import ChosenBy, Options
 from attenuator.errors import KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped
-from attenuator.runtime import Model
+from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.runtime.request import check_goals
 from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
@@ -82,6 +82,10 @@ class Limits:
             _is_above(name, knobs[name], ceiling) for name, ceiling in self.ceilings.items() if name in knobs
         )
 
+    def leave_room(self, work: Work, rows: Sequence[Row], spent: float) -> bool:
+        """Whether a request that has spent some multiply-adds may run further rows."""
+        return self.max_cost is None or work.cost_besides(rows, spent) <= self.max_cost
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -118,6 +122,10 @@ class Plan:
     unlowered: Knobs
     floors: Floors
     reach: float | None = None
+
+    def least(self, model: Model, tokens: Sequence[int]) -> Knobs:
+        """The lowest setting that load may leave to a request of so many tokens an input."""
+        return knobs_at(model, self.knobs, self.floors, 1.0, tokens)
 
 
 def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:

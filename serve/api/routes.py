@@ -180,9 +180,7 @@ class Routes:
         limits = self._limits(key)
         usual = plan(model, asked, limits)
         flow = flow_of(key, share, options.priority)
-        encoded = await self._engine.encode(
-            model, parsed.items, knobs=usual.knobs, truncate=options.truncate, floors=usual.floors, flow=flow
-        )
+        encoded = await self._engine.encode(model, parsed.items, usual, truncate=options.truncate, flow=flow)
         characters = sum([item.characters for item in parsed.items])
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]

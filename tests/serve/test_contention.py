@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from engines import planned
 
 from attenuator.runtime import Input, Row
 from attenuator.runtime.session import cpu_count
@@ -100,7 +101,7 @@ def test_a_short_request_is_predicted_to_take_longer_while_a_long_one_runs(bundl
         await engine.start([bundles["yoso"]])
         model = engine.model(None)
         knobs = model.knobs.exact()
-        [encoded] = await engine.encode(model, [Input("inputs", "good film " * 4000)], knobs=knobs, truncate=False)
+        [encoded] = await engine.encode(model, [Input("inputs", "good film " * 4000)], planned(knobs), truncate=False)
         assert engine.admission.forecast(model, [10], knobs).queue_s == 0
         running = asyncio.create_task(engine.run(model, [Row(encoded.token_ids, encoded.type_ids, knobs)]))
         async with asyncio.timeout(20):

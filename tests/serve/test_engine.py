@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from engines import rows_of, started, until
+from engines import planned, rows_of, started, until
 
 from attenuator.bundle import MANIFEST, MODEL
 from attenuator.errors import BundleError, EngineError, NotReady, Overloaded
@@ -88,7 +88,7 @@ def test_requests_in_progress_end_with_one_sentence_when_the_engine_stops(bundle
             tasks = [
                 *(asyncio.create_task(engine.run(model, rows)) for _ in range(3)),
                 *(
-                    asyncio.create_task(engine.encode(model, inputs, knobs=knobs, truncate=False))
+                    asyncio.create_task(engine.encode(model, inputs, planned(knobs), truncate=False))
                     for inputs in (huge, huge, usual, usual, usual)
                 ),
             ]
@@ -108,13 +108,14 @@ def test_a_full_queue_refuses_before_it_tokenizes(bundles: dict[str, Path]) -> N
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=30_000) as (engine, model):
             for _ in range(50):  # the tiny vocabulary has other tokens per byte than a natural one
-                await engine.encode(model, [SHORT], knobs={}, truncate=False)
+                await engine.encode(model, [SHORT], planned({}), truncate=False)
             knobs = model.knobs.exact()
-            first = [asyncio.create_task(engine.encode(model, [LONG], knobs=knobs, truncate=False)) for _ in range(3)]
+            begun = [engine.encode(model, [LONG], planned(knobs), truncate=False) for _ in range(3)]
+            first = [asyncio.create_task(encoding) for encoding in begun]
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):  # not InputTooLong, which only tokenizing can tell
-                await engine.encode(model, [Input("inputs", "good film " * 20_000)], knobs=knobs, truncate=False)
-            await engine.encode(model, [SHORT], knobs=knobs, truncate=False)
+                await engine.encode(model, [Input("inputs", "good film " * 20_000)], planned(knobs), truncate=False)
+            await engine.encode(model, [SHORT], planned(knobs), truncate=False)
             await asyncio.gather(*first)
 
     asyncio.run(scenario())
@@ -126,10 +127,11 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
     async def scenario() -> None:
         async with started(bundles["yoso"], max_queue_tokens=3000) as (engine, model):
             knobs, floors = {"num_hashes": 512}, {"num_hashes": 8}
-            [encoded] = await engine.encode(model, [Input("inputs", "good film " * 500)], knobs=knobs, truncate=False)
+            text = Input("inputs", "good film " * 500)
+            [encoded] = await engine.encode(model, [text], planned(knobs), truncate=False)
             tokens = [len(encoded.token_ids)]
 
-            def planned(floors: Floors) -> Plan:
+            def lowered_to(floors: Floors) -> Plan:
                 asked = Asked(knobs, knobs, degradable_to=floors)
                 run = RequestRun(engine, Work(model, tokens), Limits(), ANYONE, time.perf_counter())
                 return plan(model, asked, Limits(), Load(run.work, 0.0, run.forecast, run.level))
@@ -141,12 +143,12 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
             await asyncio.sleep(0)
             with pytest.raises(Overloaded):
                 await run(knobs)
-            assert (planned({}).knobs, planned({}).by) == (knobs, "caller")
-            lowered = planned(floors)
+            assert (lowered_to({}).knobs, lowered_to({}).by) == (knobs, "caller")
+            lowered = lowered_to(floors)
             assert (lowered.knobs, lowered.by) == ({"num_hashes": 8}, "brownout")
             waiting += [asyncio.create_task(run(lowered.knobs)) for _ in range(5)]
             await asyncio.gather(*waiting)
-            assert planned(floors).knobs != {"num_hashes": 8}, "there is room again"
+            assert lowered_to(floors).knobs != {"num_hashes": 8}, "there is room again"
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import tiny
-from engines import until
+from engines import rows_of, until
 from service import Service
 
 from attenuator.errors import BundleError, EngineError
@@ -171,8 +171,7 @@ def test_one_request_that_fails_leaves_its_batch_mates_their_answers(
             rows = [row(model), row(model, token=10**6), row(model)]
             ended = await asyncio.gather(*(engine.run(model, [one]) for one in rows), return_exceptions=True)
             assert [isinstance(one, EngineError) for one in ended] == [False, True, False]
-            encoded = await engine.encode(model, [Input("inputs", "good")], knobs=model.knobs.exact(), truncate=False)
-            assert encoded
+            assert await rows_of(engine, model, Input("inputs", "good"))
 
     with caplog.at_level("WARNING"):
         asyncio.run(scenario())

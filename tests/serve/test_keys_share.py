@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import rows_of, started, until
+from engines import planned, rows_of, started, until
 from service import GOOD, Service
 
 from attenuator.errors import Overloaded
@@ -98,10 +98,9 @@ def test_a_key_that_floods_fills_half_of_the_queue_and_others_find_room(bundles:
             await asyncio.sleep(0)
             with pytest.raises(Overloaded, match=r"16\d\d\d of the API key 'flood' among them; try again in \d+ s"):
                 await engine.run(model, [row], flow=FLOOD)
+            text = Input("inputs", "good film " * 4000)
             with pytest.raises(Overloaded):
-                await engine.encode(
-                    model, [Input("inputs", "good film " * 4000)], knobs=row.knobs, truncate=False, flow=FLOOD
-                )
+                await engine.encode(model, [text], planned(row.knobs), truncate=False, flow=FLOOD)
             waiting += [ask(engine, model, [row], flow) for flow in (OTHER, LATER)]
             await asyncio.sleep(0)
             assert not any(task.done() for task in waiting)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import httpx
 
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Input, Model, Row
 from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine
 from attenuator.serve.settings import ServeSettings
@@ -37,10 +39,15 @@ async def service(folder: Path, **settings: object) -> AsyncIterator[tuple[Engin
         await engine.stop()
 
 
+def planned(knobs: Knobs) -> Plan:
+    """The plan of a request that runs with what it set."""
+    return Plan(knobs, "caller", knobs, {})
+
+
 async def rows_of(engine: Engine, model: Model, *inputs: Input) -> list[Row]:
     """The rows of inputs, at the exact value of every knob."""
     knobs = model.knobs.exact()
-    encoded = await engine.encode(model, inputs, knobs=knobs, truncate=False)
+    encoded = await engine.encode(model, inputs, planned(knobs), truncate=False)
     return [Row(item.token_ids, item.type_ids, knobs) for item in encoded]
 
 
