@@ -1,5 +1,6 @@
 """The `attenuator` command: hands over to the part that owns the subcommand, imported only then."""
 
+import errno
 import importlib
 import os
 import signal
@@ -66,7 +67,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 on success, 1 where the command failed (one sentence on stderr), 2 after a usage error, 130 after Ctrl-C.
     """
+    if sys.stdout is None:  # closed by the shell, `>&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = run(argv, interruptible=arguments is None)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer goes nowhere
+        if error.errno == errno.EPIPE:
+            return INTERRUPTED
+        print(f"attenuator: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def run(argv: Sequence[str], interruptible: bool) -> int:
+    """Runs one subcommand as `main` does, which also answers for a standard output that takes nothing.
+
+    Args:
+        argv: what follows `attenuator`.
+        interruptible: whether Ctrl-C ends the process while the command is imported.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if argv else 2
@@ -84,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.getsignal(signal.SIGINT)
     try:
         # An import that Ctrl-C breaks off fails with errors of half a module. Nothing is begun: the process just ends.
-        if arguments is None and before is signal.default_int_handler:
+        if interruptible and before is signal.default_int_handler:
             signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
         command = importlib.import_module(COMMANDS[argv[0]][0])
-        if arguments is None:
+        if interruptible:
             signal.signal(signal.SIGINT, before)
         return int(command.main(argv[1:]) or 0)
     except AttenuatorError as error:
@@ -105,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         return INTERRUPTED
 
 

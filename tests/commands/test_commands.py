@@ -213,6 +213,21 @@ def test_a_closed_pipe_ends_the_command_quietly(bundles: dict[str, Path], tmp_pa
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("arguments", [["classify", "BUNDLE", "a fox"], ["inspect", "BUNDLE"], ["--help"]])
+def test_a_standard_output_that_takes_nothing_is_said_in_a_sentence(
+    arguments: list[str], bundles: dict[str, Path]
+) -> None:
+    command = [sys.executable, "-m", "attenuator", *arguments]
+    command = [str(bundles["mca"]) if part == "BUNDLE" else part for part in command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    sentence = "attenuator: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+    closed = ["sh", "-c", '"$@" >&-', "sh", *command]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("command", ["calibrate", "classify", "inspect"])
 def test_help_teaches(run: Run, command: str) -> None:
     code, output, errors = run(command, "--help")
