@@ -105,6 +105,8 @@ class Catalog:
         bundles = [each for folder in folders for each in await self._in_thread(partial(bundles_in, folder))]
         if not bundles:
             raise BundleError(f"there is nothing to serve: no bundle lies in {', '.join(map(str, folders))}")
+        if len(bundles) > 1:
+            log.info("loading %d bundles", len(bundles))
         models = await asyncio.gather(*(self._in_thread(partial(self._load, bundle)) for bundle in bundles))
         for bundle, model in zip(bundles, models, strict=True):
             name = model.manifest.name
