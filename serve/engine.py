@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from attenuator.errors import InvalidRequest, NotReady
+from attenuator.errors import InvalidRequest, NotReady, Overloaded
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row, RowResult
 from attenuator.runtime.explaining import RunOutcome
 from attenuator.runtime.session import cpu_count
 from attenuator.serve.accuracy.brownout import LEAST_SHARE, Brownout, lowered_share
 from attenuator.serve.accuracy.cost import Work, seeds_of
-from attenuator.serve.accuracy.plan import Limits, Plan
+from attenuator.serve.accuracy.plan import Limits, Load, Plan
+from attenuator.serve.events import Listeners
 from attenuator.serve.models.catalog import Catalog
 from attenuator.serve.models.tokenizing import STOPPED, TokenizerThreads
 from attenuator.serve.models.warmup import Speed
-from attenuator.serve.observe.events import Listeners
 from attenuator.serve.scheduling.admission import Admission
 from attenuator.serve.scheduling.lanes import Lanes
 from attenuator.serve.scheduling.queue import Queue
@@ -144,7 +144,7 @@ class Engine:
 
         Args:
             body_bytes: size of the body as far as it is known.
-            key: its API key's share; empty where there are not several.
+            key: name of its API key; empty where there are not several.
 
         Raises:
             NotReady: starting, draining or stopped.
@@ -169,9 +169,9 @@ class Engine:
         self.check_open(body_bytes, key)
         self._queue.enter(key)
         self.idle.clear()
-        for tell in self.listeners.request_admitted:
-            tell()
         try:
+            for tell in self.listeners.request_admitted:
+                tell()
             yield
         finally:
             self._queue.enter(key, -1)
@@ -211,24 +211,33 @@ class Engine:
         estimate.learn(items, encoded)
         return encoded
 
-    def level(self, model: Model, tokens: Sequence[int], knobs: Knobs, flow: Flow) -> float:
-        """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room."""
-        now_s = time.monotonic()
-        wait_s = self.admission.wait_s(now_s, flow) if flow.priority == "interactive" else 0.0
-        fullness = self._queue.fullness(flow.key)
-        level = self.brownout.level(flow.key, flow.priority).observe(wait_s, fullness, now_s)
-        return 1.0 if self._queue.full(self.admission.demand(model, tokens, knobs), flow.key) else level
+    def load(self, work: Work, flow: Flow, started_s: float) -> Load:
+        """What the plan of a request depends on that began at some time (`time.perf_counter`)."""
+
+        def forecast(knobs: Knobs) -> Forecast:
+            draws, seeds = work.draws(knobs), work.seeds(knobs)
+            return self.admission.forecast(work.model, work.tokens, knobs, flow, draws, seeds)
+
+        def pressure() -> tuple[float, float, float]:
+            now_s = time.monotonic()
+            return self.admission.wait_s(now_s, flow), self._queue.fullness(flow.key), now_s
+
+        def finds_room(knobs: Knobs) -> bool:
+            return not self._queue.full(self.admission.demand(work.model, work.tokens, knobs), flow.key)
+
+        level = self.brownout.level(flow.key, flow.priority)
+        return Load(work, time.perf_counter() - started_s, forecast, pressure, finds_room, level)
 
     async def run(
         self,
         model: Model,
         rows: list[Row],
-        asked: Knobs | None = None,
+        unlowered: Knobs | None = None,
         flow: Flow = ANYONE,
     ) -> Job:
         """Queues a request's rows and waits for the finished job; cancelling the call cancels the work.
 
-        The first row has the request's knobs; `asked` are those before they were lowered, None where they were not.
+        The first row has the request's knobs; `unlowered` are those before load lowered them, None where it did not.
 
         Raises:
             Overloaded: too many tokens are waiting.
@@ -238,8 +247,8 @@ class Engine:
         times = self._learned.times(model, rows)
         seconds, share = self.latencies[model].added_s(times), 1.0
         tokens = [len(row.token_ids) for row in rows]
-        if asked is not None:
-            share = lowered_share(model, tokens, rows[0].knobs, asked)
+        if unlowered is not None:
+            share = lowered_share(model, tokens, rows[0].knobs, unlowered)
         if not self._queue.vacant():
             self.admission.check_tokens(demand_of(tokens, seconds, share), flow.key)
         done = asyncio.get_running_loop().create_future()
@@ -293,7 +302,7 @@ class RequestRun:
         flow: whose it is.
         started_s: clock (`time.perf_counter`) when it began.
         timeout_ms: its deadline; None without one.
-        spend: counts tokens in a key's rate, those that it runs beyond its inputs, which are counted.
+        spend: counts tokens that run in a key's rate.
         unlowered: its knobs before load lowered them; None where it did not.
     """
 
@@ -305,26 +314,20 @@ class RequestRun:
     timeout_ms: float | None = None
     spend: Callable[[int], None] | None = None
     unlowered: Knobs | None = None
-    _ran: bool = False
 
     async def run(self, rows: list[Row]) -> RunOutcome:
-        """Runs rows, together with what else waits."""
+        """Runs rows, together with what else waits; for those that find no room nobody pays."""
+        tokens = 0 if self.spend is None else sum(len(row.token_ids) for row in rows)
         if self.spend is not None:
-            self.spend(sum(len(row.token_ids) for row in rows) - (0 if self._ran else sum(self.work.tokens)))
-            self._ran = True
-        job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
+            self.spend(tokens)
+        try:
+            job = await self.engine.run(self.work.model, rows, self.unlowered, self.flow)
+        except Overloaded:
+            if self.spend is not None:
+                self.spend(-tokens)
+            raise
         queue_s = 0.0 if job.started_s is None else job.started_s - job.submitted_s
         return RunOutcome(cast(list[RowResult], job.results), queue_s)
-
-    def forecast(self, knobs: Knobs) -> Forecast:
-        """When it would be done at a setting."""
-        work = self.work
-        draws, seeds = work.draws(knobs), work.seeds(knobs)
-        return self.engine.admission.forecast(work.model, work.tokens, knobs, self.flow, draws, seeds)
-
-    def level(self, knobs: Knobs) -> float:
-        """How far load lowers it from a setting, from 0 to 1."""
-        return self.engine.level(self.work.model, self.work.tokens, knobs, self.flow)
 
     def has_room(self, rows: Sequence[Row], spent: float) -> bool:
         """Whether the limit on cost and the deadline leave room for further rows."""

@@ -106,18 +106,19 @@ MAY_IMPORT = {
         "calibration",
     },
 }
-# room of serve/ -> what it may import of the others, besides `observe.events`; a module that is no room stands alone
+# room of serve/ -> what it may import of the others; a module that is no room stands alone
 SERVE = {
+    "events": set(),
     "settings": set(),
-    "scheduling": set(),
+    "scheduling": {"events"},
     "accuracy": set(),
-    "models": {"settings"},
+    "models": {"events", "settings"},
     "access": {"settings"},
-    "edge": {"settings"},
+    "edge": {"events", "settings"},
     "page": set(),
-    "observe": {"scheduling"},
-    "engine": {"accuracy", "models", "scheduling", "settings"},
-    "api": {"access", "accuracy", "edge", "engine", "page", "scheduling", "settings"},
+    "observe": {"events", "scheduling"},
+    "engine": {"accuracy", "events", "models", "scheduling", "settings"},
+    "api": {"access", "accuracy", "edge", "engine", "events", "page", "scheduling", "settings"},
     "app": {"access", "api", "engine", "observe", "scheduling", "settings"},
     "__main__": {"access", "api", "app", "edge", "engine", "observe", "settings"},
     "__init__": set(),
@@ -207,22 +208,8 @@ def rooms_of_serve() -> dict[str, set[str]]:
     arrows: dict[str, set[str]] = {}
     for module, names in modules_below((PACKAGE / "serve").resolve(), "attenuator.serve").items():
         room = (module.split(".") + ["__init__"])[2]
-        others = {
-            name.split(".")[2] for name in names if name.count(".") > 1 and name != "attenuator.serve.observe.events"
-        }
-        arrows[room] = (
-            arrows.get(room, set())
-            | others - {room, "observe"}
-            | (
-                {"observe"}
-                if room != "observe"
-                and any(
-                    name.startswith("attenuator.serve.observe.") and name != "attenuator.serve.observe.events"
-                    for name in names
-                )
-                else set()
-            )
-        )
+        others = {name.split(".")[2] for name in names if name.count(".") > 1}
+        arrows.setdefault(room, set()).update(others - {room})
     return arrows
 
 
@@ -241,8 +228,7 @@ def test_only_what_puts_the_service_together_knows_who_is_told_of_events() -> No
 
 
 def test_events_that_every_room_may_import_know_nothing_of_the_service() -> None:
-    imports = modules_below((PACKAGE / "serve").resolve(), "attenuator.serve")
-    assert imports["attenuator.serve.observe.events"] == set()
+    assert rooms_of_serve()["events"] == set()
 
 
 def test_a_circle_is_found() -> None:

@@ -52,11 +52,13 @@ class Level:
 
     Attributes:
         target_s: predicted wait from which on they are at their floors.
+        counts_wait: whether the wait counts, as it does but for the class `batch`.
         value: 0 (as asked) to 1 (the floors), when it was last observed.
         observed_s: clock at that time.
     """
 
     target_s: float
+    counts_wait: bool = True
     value: float = 0.0
     observed_s: float = 0.0
 
@@ -73,7 +75,7 @@ class Level:
             fullness: what waits or is in progress as a share of its limit.
             now_s: the clock.
         """
-        pressure = 2 * max(wait_s / self.target_s, fullness / FULL) - 1
+        pressure = 2 * max(wait_s / self.target_s if self.counts_wait else 0.0, fullness / FULL) - 1
         self.value, self.observed_s = max(self.at(now_s), min(1.0, pressure)), now_s
         return self.value
 
@@ -92,7 +94,7 @@ class Brownout:
 
     def level(self, key: str = "", priority: str = "interactive") -> Level:
         """The level of an API key and class, for all models."""
-        return self._levels.setdefault((key, priority), Level(self.target_s))
+        return self._levels.setdefault((key, priority), Level(self.target_s, priority != "batch"))
 
     def highest(self, now_s: float, key: str | None = None) -> float:
         """The highest level, of one API key or of all."""
@@ -210,9 +212,9 @@ def room_share(costs: Sequence[float], asked: Sequence[float]) -> float:
     return min(1.0, max(LEAST_SHARE, sum(costs) / sum(asked)))
 
 
-def lowered_share(model: Model, tokens: Sequence[int], knobs: Knobs, asked: Knobs) -> float:
-    """What a token of a request counts in the queue with some knobs in place of those asked for."""
-    if knobs == asked:
+def lowered_share(model: Model, tokens: Sequence[int], knobs: Knobs, unlowered: Knobs) -> float:
+    """What a token of a request counts in the queue with some knobs in place of those before load lowered them."""
+    if knobs == unlowered:
         return 1.0
-    costs, asked_costs = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, asked))
-    return room_share(costs, asked_costs)
+    costs, before = ([model.predict_cost(count, each) for count in tokens] for each in (knobs, unlowered))
+    return room_share(costs, before)

@@ -59,7 +59,7 @@ class Circumstances:
     tokens: int
     elapsed_s: float
     forecast: Callable[[Knobs], tuple[float, float]]
-    permits: Callable[[Knobs], bool] = lambda knobs: True
+    permits: Callable[[Knobs], bool]
 
 
 def knobs_for(

@@ -14,7 +14,7 @@ from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped
 from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.runtime.request import check_goals
-from attenuator.serve.accuracy.brownout import Floors, check_floors, knobs_at, policy_floors
+from attenuator.serve.accuracy.brownout import Floors, Level, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, default_knobs_for, knobs_for
 
@@ -95,14 +95,18 @@ class Load:
         work: what the request makes run.
         elapsed_s: since it began.
         forecast: seconds until it would run at a setting, and those that it would then run.
-        level: how far load lowers a request that would run at a setting, from 0 to 1. It is asked only about requests
-            that may be lowered, since these alone move it.
+        pressure: seconds that its rows would wait, how full the service is (0 to 1), and the clock. It and `level` are
+            asked only about requests that may be lowered, since these alone move the level.
+        finds_room: whether the queue has room for it at a setting.
+        level: of its API key and class.
     """
 
     work: Work
     elapsed_s: float
     forecast: Callable[[Knobs], tuple[float, float]]
-    level: Callable[[Knobs], float]
+    pressure: Callable[[], tuple[float, float, float]]
+    finds_room: Callable[[Knobs], bool]
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +135,26 @@ class Plan:
 def plan(model: Model, asked: Asked, limits: Limits, load: Load | None = None) -> Plan:
     """Decides what a request runs with.
 
-    The first row that sets a knob decides it; later rows may only refuse it, or lower it. Goals and rows 4 to 8 need
-    the inputs' lengths; without a `load` the others are done, which is enough to refuse a request for which there is no
-    room.
+    Rows 1 to 6 set the knobs, and of those that apply to a request the last one decides. Rows 7 and 8 refuse or lower
+    what they have set; a setting is *permitted* where neither the ceilings of the API key nor `--max-cost` refuse it.
+    Rows 3 to 8 need the inputs' lengths; without a `load` rows 1 and 2 are done, which is enough to refuse a request
+    for which there is no room.
 
     | row | mechanism | what it does | refuses with |
     | --- | --- | --- | --- |
-    | 1 | knobs of the caller | run as they are | |
-    | 2 | default | the default goal of the calibration where the caller sets nothing (rows 1, 4, 5 and 6): the \
-setting that is estimated to keep it, else another one of its frontier within 3 and 7; without such a goal or such a \
-setting the model's default of each knob that the caller leaves out: the bundle's, with `--default exact` the exact \
-value | |
-    | 3 | ceilings of the API key | lower a default to the ceiling, never the caller's own | KnobOutOfRange |
-    | 4 | `escalate` | begins with the caller's knobs, else where the least time is expected, within 3 and 7 | \
+    | 1 | defaults | the model's default of each knob, the bundle's or with `--default exact` the exact value; lowered \
+to the ceilings of the API key | |
+    | 2 | knobs of the caller | replace those of 1 and run as they are | KnobOutOfRange above a ceiling |
+    | 3 | default goal | where the caller sets nothing (2, 4, 5, 6): the setting that is estimated to keep the \
+calibration's default agreement, else the next permitted one of the frontier, else row 1 | |
+    | 4 | `escalate` | begins with the caller's knobs, else with the permitted setting of the least expected time | \
 GoalOutOfReach |
-    | 5 | `min_agreement` | the cheapest setting that keeps it, within 3 and 7 | GoalOutOfReach |
-    | 6 | `max_latency_ms` | the most accurate setting that is in time, else the fastest, within 3 and 7; beside 5 the \
-one that is in time has to keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
+    | 5 | `min_agreement` | the cheapest permitted setting that keeps it | GoalOutOfReach |
+    | 6 | `max_latency_ms` | the most accurate permitted setting that is in time, else the fastest; beside 5 it has to \
+keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
-    | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 1, \
-4, 5, 6 spoke; never those of 4 and 5; never below their floors | |
+    | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 2, \
+4, 5, 6 spoke; never those of 4 and 5; never below the floors; all the way where there is no room otherwise | |
 
     Beforehand `Asked.of` refuses what contradicts itself: a goal beside a knob (except with `escalate`), a goal without
     calibration, `escalate` without `min_agreement` or beside `max_latency_ms`, and a floor above the knob of row 1 or
@@ -178,10 +182,16 @@ one that is in time has to keep 5 | GoalOutOfReach; Overloaded where only the lo
     if limits.max_cost is not None:
         work.check_cost(knobs, limits.max_cost)
     if floors:
-        lowered = knobs_at(model, knobs, floors, load.level(knobs), work.tokens)
+        lowered = knobs_at(model, knobs, floors, level_of(load, knobs), work.tokens)
         if work.cost(lowered) < work.cost(knobs):  # exact answers have no draws, which may cost more than is saved
             return Plan(lowered, "brownout", knobs, floors)
     return Plan(knobs, by, knobs, floors, asked.goals[AGREEMENT] if asked.escalate else None)
+
+
+def level_of(load: Load, knobs: Knobs) -> float:
+    """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room."""
+    level = load.level.observe(*load.pressure())
+    return level if load.finds_room(knobs) else 1.0
 
 
 def _within_ceilings(model: Model, asked: Asked, limits: Limits) -> Knobs:

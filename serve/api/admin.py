@@ -14,13 +14,13 @@ from attenuator import errors
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime.request import wrong
+from attenuator.serve import events
 from attenuator.serve.access.keys import not_accepted
 from attenuator.serve.api.answers import json_response, model_info
 from attenuator.serve.api.documentation import DELETE_ANSWERS, MODEL, PUT_ANSWERS
 from attenuator.serve.api.schema import refuse_elsewhere, refuse_encoding
 from attenuator.serve.edge.arrivals import Bodies
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe import events
 from attenuator.serve.settings import ServeSettings
 
 ADMIN_BEARER = HTTPBearer(auto_error=False, scheme_name="AdminKey", description="the admin key of the service")

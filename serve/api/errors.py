@@ -19,8 +19,8 @@ from attenuator import errors
 from attenuator.api import ErrorBody
 from attenuator.errors import printable
 from attenuator.json_body import MalformedBody
+from attenuator.serve import events
 from attenuator.serve.edge.arrivals import JSON, BodyTimeout, BodyTooLarge, UnsupportedMediaType
-from attenuator.serve.observe import events
 
 log = logging.getLogger(__name__)
 

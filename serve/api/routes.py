@@ -21,9 +21,10 @@ from attenuator.errors import AttenuatorError, DeadlineExceeded, InvalidRequest
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import Runner, answer
+from attenuator.serve import events
 from attenuator.serve.access.keys import ApiKey, KeyRing, key_in
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.plan import Limits, Load, plan
+from attenuator.serve.accuracy.plan import Limits, plan
 from attenuator.serve.api import documentation as docs
 from attenuator.serve.api import schema
 from attenuator.serve.api.admin import Admin
@@ -34,8 +35,7 @@ from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
 from attenuator.serve.edge.arrivals import Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
-from attenuator.serve.observe import events
-from attenuator.serve.observe.events import CLIENT_LEFT, STATUS_KEY
+from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY
 from attenuator.serve.page import HEADERS, Page
 from attenuator.serve.scheduling.requests import ANYONE, Flow
 from attenuator.serve.settings import ServeSettings, read_floors
@@ -142,12 +142,12 @@ class Routes:
         started_s = time.perf_counter()
         schema.refuse_elsewhere(request, takes_header=form.takes_header)
         key: ApiKey | None = request.scope.get(KEY)
-        share = "" if key is None else self._keys.share(key)
+        fair_key = "" if key is None else self._keys.fair_key(key)
         if client_of(request.scope).body is None:  # before it is read; one that is there is checked once, below
             announced = request.headers.get("content-length", "")
-            self._engine.check_open(int(announced) if announced.isdecimal() else 0, share)
+            self._engine.check_open(int(announced) if announced.isdecimal() else 0, fair_key)
         body = await self._bodies.read(request, form.types)
-        async with self._engine.admitted(len(body), share):
+        async with self._engine.admitted(len(body), fair_key):
             schema.refuse_encoding(request)
             if len(body) <= INLINE_BYTES:
                 fields = form.parse(body)
@@ -161,7 +161,8 @@ class Routes:
                 events.note(model=model.manifest.name, inputs=len(parsed.items), **parsed.asked.goals)
                 if key is not None:
                     key.check_priority(parsed.options.priority)
-                answering = self._answer_parsed(model, parsed, key, share, started_s, form)
+                flow = flow_of(key, fair_key, parsed.options.priority)
+                answering = self._answer_parsed(model, parsed, key, flow, started_s, form)
                 field = form.own_names.get(schema.TIMEOUT, schema.TIMEOUT)
                 return await unless_late(request, parsed.options.timeout_ms, started_s, answering, field)
             except InvalidRequest as error:
@@ -173,26 +174,23 @@ class Routes:
         return Limits(ceilings, name, self._settings.max_cost, self._floors)
 
     async def _answer_parsed(
-        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, share: str, started_s: float, form: Form
+        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, flow: Flow, started_s: float, form: Form
     ) -> Response:
         """Tokenizes the inputs of a checked request, decides what it runs with, runs it and writes its answer."""
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
         usual = plan(model, asked, limits)
-        flow = flow_of(key, share, options.priority)
         encoded = await self._engine.encode(model, parsed.items, usual, truncate=options.truncate, flow=flow)
         characters = sum([item.characters for item in parsed.items])
         parsed.items.clear()  # texts of megabytes are not kept while the request waits
         tokens = [len(item.token_ids) for item in encoded]
-        spend = None if key is None else key.spend
-        if spend is not None:
-            spend(sum(tokens))
         seed = options.seed if parsed.has_seed else self._settings.seed
         usual_seed = seed == self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
+        spend = None if key is None else key.spend
         run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend)
-        chosen = plan(model, asked, limits, Load(work, time.perf_counter() - started_s, run.forecast, run.level))
+        chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s))
         if chosen.knobs != chosen.unlowered:
             run.unlowered = chosen.unlowered
         tokenized_s = time.perf_counter()
@@ -200,13 +198,7 @@ class Routes:
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
         runner = Runner(run.run, run.has_room, partial(limits.permit, work))
         answered = await answer(model, rows, runner, explain=options.explain, reach=chosen.reach)
-        ended_s = time.perf_counter()
-        timing_ms = {
-            "tokenize": round((tokenized_s - started_s) * 1e3, 3),
-            "queue": round(answered.queue_s * 1e3, 3),
-            "compute": round((ended_s - tokenized_s - answered.queue_s) * 1e3, 3),
-            "total": round((ended_s - started_s) * 1e3, 3),
-        }
+        timing_ms = timing_of(started_s, tokenized_s, answered.queue_s)
         events.note(tokens=sum(tokens), timing_ms=timing_ms)
         escalated = answered.steps is not None
         if escalated:
@@ -255,11 +247,23 @@ class ClassifyDirectly:
             await answer(scope, receive, send)
 
 
-def flow_of(key: ApiKey | None, share: str, priority: Priority | None) -> Flow:
-    """Whose work a request is: of its key, which the queue calls `share`, in the class that it names."""
+def flow_of(key: ApiKey | None, fair_key: str, priority: Priority | None) -> Flow:
+    """Whose work a request is: of its key, whose name among several is `fair_key`, in the class that it names."""
     if key is None:
         return ANYONE if priority is None else Flow(priority=priority)
-    return Flow(share, priority or key.priority, key.weight)
+    return Flow(fair_key, priority or key.priority, key.weight)
+
+
+def timing_of(started_s: float, tokenized_s: float, queue_s: float) -> dict[str, float]:
+    """Where the time of a request that is answered now has gone, in milliseconds."""
+    ended_s = time.perf_counter()
+    parts_s = {
+        "tokenize": tokenized_s - started_s,
+        "queue": queue_s,
+        "compute": ended_s - tokenized_s - queue_s,
+        "total": ended_s - started_s,
+    }
+    return {name: round(seconds * 1e3, 3) for name, seconds in parts_s.items()}
 
 
 async def unless_late(

@@ -22,9 +22,9 @@ from attenuator.bundle import MANIFEST, MODEL
 from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotReady, UnknownModel
 from attenuator.runtime import Device, Model, choose, load
 from attenuator.runtime.calibrated import exact_by_default
+from attenuator.serve.events import Listeners
 from attenuator.serve.models.tokenizing import STOPPED, HeapTrim, TokenEstimate
 from attenuator.serve.models.warmup import Speed, warm_up
-from attenuator.serve.observe.events import Listeners
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)

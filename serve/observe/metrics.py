@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue
-from attenuator.serve.observe.events import BatchRun, Listeners
+from attenuator.serve.events import BatchRun, Listeners
 from attenuator.serve.scheduling.requests import LANES, Entry, Lane
 
 PREFIX = "attenuator_"

@@ -26,8 +26,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from attenuator import __version__
-from attenuator.serve.observe import events
-from attenuator.serve.observe.events import Listeners
+from attenuator.serve import events
+from attenuator.serve.events import Listeners
 from attenuator.serve.observe.logs import QUIET_ROUTES
 
 PREFIX = "attenuator."

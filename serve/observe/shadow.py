@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from attenuator.errors import EngineError
 from attenuator.runtime import Cancellation, Model, Row, RowResult
-from attenuator.serve.observe.events import Listeners, RateLimitedLog
+from attenuator.serve.events import Listeners, RateLimitedLog
 from attenuator.serve.observe.live_agreement import Comparison, LiveAgreement
 from attenuator.serve.observe.metrics import Metrics, knob_ranges
 

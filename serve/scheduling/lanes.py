@@ -12,7 +12,7 @@ from functools import partial
 from attenuator.calibration.times import RowTime
 from attenuator.errors import AttenuatorError, EngineError
 from attenuator.runtime import Cancellation, Row, RowResult
-from attenuator.serve.observe.events import BatchRun, Listeners
+from attenuator.serve.events import BatchRun, Listeners
 from attenuator.serve.scheduling.queue import Queue
 from attenuator.serve.scheduling.requests import LANES, Entry, Job, Lane
 from attenuator.serve.scheduling.times import Learned
@@ -67,7 +67,7 @@ class Lanes:
         self._running: dict[Lane, Running] = {}
         self._jobs: set[Job] = set()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
-        self._stopping = False
+        self._stopped: AttenuatorError | None = None
 
     def start(self) -> None:
         """Begins to run batches."""
@@ -76,14 +76,14 @@ class Lanes:
 
     def _start(self, lane: Lane) -> None:
         """Starts a lane's task, with what waits in the lane."""
-        if not self._stopping:
+        if self._stopped is None:
             self._wake[lane].set()
             self._tasks[lane] = asyncio.create_task(self._serve(lane))
             self._tasks[lane].add_done_callback(partial(self._ended, lane))
 
     def _ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """Starts a lane again whose task has ended; a little later, since the cause may last."""
-        if self._stopping:
+        if self._stopped is not None:
             return
         error = None if task.cancelled() else task.exception()
         log.error(
@@ -118,6 +118,8 @@ class Lanes:
             EngineError: a row failed.
             NotReady: the lanes were stopped.
         """
+        if self._stopped is not None:
+            raise self._stopped
         self._jobs.add(job)
         try:
             if await self._is_quick(job):
@@ -140,9 +142,9 @@ class Lanes:
             return False
         if self._learned.latencies[job.model].batch_s(Counter(job.times)) > INLINE_S:
             return False
-        for _ in ("what has arrived is read", "its requests begin"):  # they may share a batch
-            await asyncio.sleep(0)
-        return self._queue.requests == 1 and not self._running and not self._stopping
+        await asyncio.sleep(0)  # what has arrived is read
+        await asyncio.sleep(0)  # its requests begin: they may share a batch
+        return self._queue.requests == 1 and not self._running and self._stopped is None
 
     def _run_here(self, job: Job, seconds: Sequence[float]) -> None:
         """Runs a request on the event loop."""
@@ -179,7 +181,7 @@ class Lanes:
 
     async def stop(self, error: AttenuatorError) -> None:
         """Stops the lanes: who waits gets the error, and a batch that is running stops at its next node."""
-        self._stopping = True
+        self._stopped = error
         for job in self._jobs:
             job.fail(error)
         for running in self._running.values():

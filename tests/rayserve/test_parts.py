@@ -24,7 +24,7 @@ from attenuator.rayserve.prices import UNKNOWN_S, Prices, prices_of
 from attenuator.rayserve.scraping import merged
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.app import create_app, observe
-from attenuator.serve.observe.events import CLIENT_LEFT
+from attenuator.serve.events import CLIENT_LEFT
 from attenuator.serve.settings import ServeSettings
 
 TEXT = "good film " * 100

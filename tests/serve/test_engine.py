@@ -16,8 +16,8 @@ from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Cancellation, Input, Model, Row, RowResult
 from attenuator.serve.accuracy.brownout import Floors
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.plan import Asked, Limits, Load, Plan, plan
-from attenuator.serve.engine import Engine, RequestRun
+from attenuator.serve.accuracy.plan import Asked, Limits, Plan, plan
+from attenuator.serve.engine import Engine
 from attenuator.serve.models.tokenizing import LARGE_SIZE, SLICE_SIZE, TokenEstimate, TokenizerThreads, slices
 from attenuator.serve.scheduling.requests import ANYONE, Job
 from attenuator.serve.settings import ServeSettings
@@ -133,8 +133,7 @@ def test_what_would_be_refused_for_room_is_lowered_to_its_floor_instead(bundles:
 
             def lowered_to(floors: Floors) -> Plan:
                 asked = Asked(knobs, knobs, degradable_to=floors)
-                run = RequestRun(engine, Work(model, tokens), Limits(), ANYONE, time.perf_counter())
-                return plan(model, asked, Limits(), Load(run.work, 0.0, run.forecast, run.level))
+                return plan(model, asked, Limits(), engine.load(Work(model, tokens), ANYONE, time.perf_counter()))
 
             async def run(chosen: Knobs) -> Job:
                 return await engine.run(model, [Row(encoded.token_ids, encoded.type_ids, chosen)], knobs)

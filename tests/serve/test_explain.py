@@ -252,14 +252,11 @@ def test_there_is_room_until_the_deadline_and_the_limit_on_cost(bundles: dict[st
             for runs, tokens in (([1], 400), ([5], 2000), ([1, 2], 1200)):
                 key = ApiKey(entry)
                 assert key.tokens is not None
-                key.spend(400)  # as the inputs are tokenized
                 using = RequestRun(engine, plain, Limits(), ANYONE, 0.0, spend=key.spend)
                 for rows in runs:
                     await using.run([replace(row, knobs=knobs)] * rows)
-                assert key.tokens.spare == 9000 - tokens, "draws and further steps count, the inputs once"
-            alone, with_draws = (
-                RequestRun(engine, work, limits, ANYONE, 0.0).forecast(knobs).run_s for work in (plain, explained)
-            )
+                assert key.tokens.spare == 9000 - tokens, "draws and further steps count"
+            alone, with_draws = (engine.load(work, ANYONE, 0.0).forecast(knobs)[1] for work in (plain, explained))
             assert with_draws > 2 * alone
         finally:
             await engine.stop()

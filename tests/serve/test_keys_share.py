@@ -13,8 +13,10 @@ from service import GOOD, Service
 
 from attenuator.errors import Overloaded
 from attenuator.runtime import Input, Model, Row
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.plan import level_of
 from attenuator.serve.engine import Engine
-from attenuator.serve.observe.events import BatchRun
+from attenuator.serve.events import BatchRun
 from attenuator.serve.scheduling.queue import BATCH_CLASS_SHARE
 from attenuator.serve.scheduling.requests import Flow, Job
 
@@ -134,7 +136,8 @@ def test_a_key_that_floods_lowers_neither_other_keys_nor_work_that_can_wait(bund
             engine.brownout.target_s = 20 * engine.admission.forecast(model, [len(row.token_ids)], row.knobs).run_s
             flood = [ask(engine, model, [row], flow) for flow in [FLOOD] * 100 + [LATER] * 100]
             await until(lambda: engine.running("heavy") == 1)
-            levels = [engine.level(model, [8000], {"num_hashes": 512}, flow) for flow in (FLOOD, LATER, OTHER)]
+            knobs, work = {"num_hashes": 512}, Work(model, [8000])
+            levels = [level_of(engine.load(work, flow, 0.0), knobs) for flow in (FLOOD, LATER, OTHER)]
             assert levels[0] > 0
             assert levels[1:] == [0, 0]
             for task in flood:

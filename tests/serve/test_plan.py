@@ -1,6 +1,8 @@
 """What a request runs with, row by row of the table in `plan`: every two mechanisms that can meet."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from attenuator.errors import GoalOutOfReach, InvalidRequest, KnobOutOfRange, No
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model
 from attenuator.runtime.calibrated import exact_by_default
+from attenuator.serve.accuracy.brownout import Level
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.plan import Limits, Load, Plan, plan
 from attenuator.serve.api.schema import parse_request
@@ -37,6 +40,15 @@ def model(models: dict[str, Model]) -> Model:
     return model
 
 
+def loaded(
+    work: Work, level: float, forecast: Callable[[Knobs], tuple[float, float]] = lambda knobs: (0.0, 1.0)
+) -> Load:
+    """A load that lowers a request as far as the level says."""
+    return Load(
+        work, 0.0, forecast, lambda: ((level + 1) / 2 if level else 0.0, 0.0, 0.0), lambda knobs: True, Level(1.0)
+    )
+
+
 def decide(
     model: Model, fields: dict[str, Any], limits: dict[str, Any], level: float, queue_s: float = 0.0, texts: int = 1
 ) -> Plan:
@@ -60,9 +72,8 @@ def decide(
     def forecast(knobs: Knobs) -> tuple[float, float]:
         return queue_s, MEASURED[int(knobs[KNOB])][1]
 
-    load = Load(work, 0.0, forecast, lambda knobs: level)
     asked = parse_request({"inputs": ["a"] * texts, **fields}, model).asked
-    return plan(model, asked, Limits(**given), load)
+    return plan(model, asked, Limits(**given), loaded(work, level, forecast))
 
 
 ESCALATE = {"escalate": True, "min_agreement": 0.9}
@@ -72,14 +83,14 @@ IDLE, BUSY = 0.0, 1.0
 @pytest.mark.parametrize(
     ("fields", "limits", "level", "hashes", "by"),
     [
-        # 1 caller, 2 default
+        # 1 default, 2 caller
         ({KNOB: 64}, {}, IDLE, 64, "caller"),
         ({}, {}, IDLE, DEFAULT, "default"),
-        # 3 ceiling beside 1 and 2
+        # ceilings beside 1 and 2
         ({KNOB: 16}, {"ceilings": 16}, IDLE, 16, "caller"),
         ({}, {"ceilings": 16}, IDLE, 16, "default"),
         ({}, {"ceilings": 64}, IDLE, DEFAULT, "default"),
-        # 4 escalate beside 1, 3 and 7
+        # 4 escalate beside 2, ceilings and 7
         (ESCALATE, {}, IDLE, 16, "escalation"),
         (ESCALATE | {KNOB: 4}, {}, IDLE, 4, "escalation"),
         (ESCALATE | {"min_agreement": 1}, {}, IDLE, 0, "escalation"),
@@ -87,19 +98,19 @@ IDLE, BUSY = 0.0, 1.0
         (ESCALATE, {"ceilings": 8}, IDLE, 4, "escalation"),
         (ESCALATE, {"max_cost": 8}, IDLE, 4, "escalation"),
         (ESCALATE, {"ceilings": 3}, IDLE, 3, "escalation"),
-        # 5 min_agreement beside 3 and 7
+        # 5 min_agreement beside ceilings and 7
         ({"min_agreement": 0.99}, {}, IDLE, 64, "goal"),
         ({"min_agreement": 1}, {}, IDLE, 0, "goal"),
         ({"min_agreement": 0.99}, {"ceilings": 64}, IDLE, 64, "goal"),
         ({"min_agreement": 0.99}, {"max_cost": 64}, IDLE, 64, "goal"),
-        # 6 max_latency_ms beside 3, 5 and 7
+        # 6 max_latency_ms beside ceilings, 5 and 7
         ({"max_latency_ms": 500}, {}, IDLE, 256, "goal"),
         ({"max_latency_ms": 1}, {}, IDLE, 4, "goal"),
         ({"max_latency_ms": 500}, {"ceilings": 100}, IDLE, 64, "goal"),
         ({"max_latency_ms": 500}, {"max_cost": 100}, IDLE, 64, "goal"),
         ({"max_latency_ms": 500, "min_agreement": 0.9}, {}, IDLE, 256, "goal"),
         ({"max_latency_ms": 500, "min_agreement": 0.99}, {"ceilings": 64}, IDLE, 64, "goal"),
-        # 7 max cost beside 1, 2 and 3
+        # 7 max cost beside 1, 2 and ceilings
         ({KNOB: 64}, {"max_cost": 64}, IDLE, 64, "caller"),
         ({}, {"max_cost": DEFAULT}, IDLE, DEFAULT, "default"),
         ({}, {"max_cost": 20, "ceilings": 16}, IDLE, 16, "default"),
@@ -174,7 +185,7 @@ def having(model: Model, default_agreement: float | None) -> Model:
 @pytest.mark.parametrize(
     ("fields", "limits", "level", "hashes", "by"),
     [
-        # 2 default goal alone, and not beside 1, 4, 5 or 6
+        # 3 default goal alone, and not beside 2, 4, 5 or 6
         ({}, {}, IDLE, 16, "default"),
         ({"explain": True}, {}, IDLE, 16, "default"),
         ({"seed": 7, "top_k": 1}, {}, IDLE, 16, "default"),
@@ -184,14 +195,14 @@ def having(model: Model, default_agreement: float | None) -> Model:
         (ESCALATE, {"ceilings": 3}, IDLE, 3, "escalation"),
         ({"min_agreement": 0.99}, {}, IDLE, 64, "goal"),
         ({"max_latency_ms": 500}, {}, IDLE, 256, "goal"),
-        # 2 beside 3 and 7: the most accurate setting of the frontier that is permitted, else as without the goal
+        # 3 beside ceilings and 7: the most accurate setting of the frontier that is permitted, else as without the goal
         ({}, {"ceilings": 16}, IDLE, 16, "default"),
         ({}, {"ceilings": 8}, IDLE, 4, "default"),
         ({}, {"ceilings": 3}, IDLE, 3, "default"),
         ({}, {"max_cost": 16}, IDLE, 16, "default"),
         ({}, {"max_cost": 8}, IDLE, 4, "default"),
         ({}, {"max_cost": 64, "ceilings": 8}, IDLE, 4, "default"),
-        # 2 beside 8
+        # 3 beside 8
         ({}, {"brownout_to": 4}, IDLE, 16, "default"),
         ({}, {"brownout_to": 4}, BUSY, 4, "brownout"),
         ({}, {"brownout_to": 24}, BUSY, 16, "default"),
@@ -264,10 +275,10 @@ def test_an_operator_may_make_exact_the_default(
 @pytest.mark.parametrize(
     ("fields", "limits", "queue_s", "kind", "param"),
     [
-        # 3 beside 1 and 4
+        # ceilings beside 2 and 4
         ({KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
         (ESCALATE | {KNOB: 64}, {"ceilings": 16}, 0.0, KnobOutOfRange, KNOB),
-        # 4 at a probability that only the exact setting has, beside 3 and 7
+        # 4 at a probability that only the exact setting has, beside ceilings and 7
         (ESCALATE | {"min_agreement": 0.9999}, {"ceilings": 256}, 0.0, GoalOutOfReach, "min_agreement"),
         (ESCALATE | {"min_agreement": 0.9999, KNOB: 64}, {"ceilings": 256}, 0.0, GoalOutOfReach, "min_agreement"),
         (ESCALATE | {"min_agreement": 1}, {"max_cost": 64}, 0.0, GoalOutOfReach, "min_agreement"),
@@ -323,25 +334,32 @@ def test_the_longest_input_chooses_for_all(models: dict[str, Model], fields: dic
     model.calibration = parsed(content)
     asked = parse_request({"inputs": ["a", "b", "c"], **fields}, model).asked
     for tokens, hashes in (([10, TOKENS, 10], 64), ([TOKENS, 10, 10], 64), ([10, 10, 10], 4)):
-        load = Load(Work(model, tokens), 0.0, lambda knobs: (0.0, 1.0), lambda knobs: IDLE)
-        assert plan(model, asked, Limits(), load).knobs == {KNOB: hashes}
+        assert plan(model, asked, Limits(), loaded(Work(model, tokens), IDLE)).knobs == {KNOB: hashes}
 
 
 def test_only_what_may_be_lowered_asks_for_the_level_once(model: Model) -> None:
     asked_for: list[Knobs] = []
 
-    def level(knobs: Knobs) -> float:
+    def finds_room(knobs: Knobs) -> bool:
         asked_for.append(knobs)
-        return 0.5
+        return True
 
-    load = Load(Work(model, [TOKENS]), 0.0, lambda knobs: (0.0, 1.0), level)
+    load = replace(loaded(Work(model, [TOKENS]), 0.5), finds_room=finds_room)
     for fields in ({KNOB: 64}, {"min_agreement": 0.9, "degradable_to": {KNOB: 4}}, {"degradable_to": {}}):
         plan(model, parse_request({"inputs": "a", **fields}, model).asked, Limits(), load)
     assert asked_for == []
+    assert load.level.value == 0.0
     lowered = plan(model, parse_request({"inputs": "a", "degradable_to": {KNOB: 4}}, model).asked, Limits(), load)
     assert asked_for == [{KNOB: DEFAULT}]
     assert 4 < lowered.knobs[KNOB] < DEFAULT
     assert lowered.unlowered == {KNOB: DEFAULT}
+
+
+def test_what_finds_no_room_is_lowered_to_its_floors(model: Model) -> None:
+    asked = parse_request({"inputs": "a", "degradable_to": {KNOB: 4}}, model).asked
+    load = loaded(Work(model, [TOKENS]), IDLE)
+    assert plan(model, asked, Limits(), load).knobs == {KNOB: DEFAULT}
+    assert plan(model, asked, Limits(), replace(load, finds_room=lambda knobs: False)).knobs == {KNOB: 4}
 
 
 def test_before_the_lengths_are_known_a_plan_has_the_knobs_within_ceilings_and_the_floors(

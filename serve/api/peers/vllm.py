@@ -19,13 +19,13 @@ from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
+from attenuator.serve import events
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.errors import ErrorForm, Refusal
 from attenuator.serve.api.peers import forms
 from attenuator.serve.api.peers.tei import check_side
 from attenuator.serve.api.schema import TRUNCATE, ParsedRequest, assemble
 from attenuator.serve.edge.arrivals import JSON
-from attenuator.serve.observe import events
 
 SHAPES = "a text, a list of texts, a list of token ids, or a list of such lists"
 WHOLE_LENGTH = -1

@@ -1,6 +1,6 @@
 """Events of the service and their listeners, and the log fields of the current request.
 
-The only module of this room that others import. Every request has a task of its own, so that each sees its own fields.
+Every room may tell, and `observe` listens. Every request has a task of its own, so that each sees its own fields.
 """
 
 import logging
