@@ -90,7 +90,9 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     started = asyncio.create_task(engine.start(folders))
     watched = asyncio.create_task(keys.watch())
     try:
-        await asyncio.wait({stop_requested, started}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stop_requested, started, running}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():  # the web server failed: nobody could ask
+            running.result()
         if started.done():
             started.result()
             warn_of_idle_floors(read_floors(settings.brownout_to), engine.models)
@@ -98,7 +100,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
             key = "requests need an API key" if keys.required else "no API key is required"
             page = "" if settings.no_page else "; open it in a browser to turn the knob"
             start_log.info("ready on http://%s (%s), %s%s", where, ", ".join(engine.models), key, page)
-            await stop_requested
+            await asyncio.wait({stop_requested, running}, return_when=asyncio.FIRST_COMPLETED)
         await drain(engine, server, stop)
     finally:
         stop_requested.cancel()

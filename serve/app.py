@@ -142,4 +142,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _ended(request: Request, error: Exception) -> Response:
     """The answer to a failed request; what nobody expected Starlette raises again, and `ClassifyDirectly` logs it."""
-    return answer_to(error, error_form(request.scope.get("route")))
+    return answer_to(error, error_form(request.scope["path"]))

@@ -239,10 +239,10 @@ class ClassifyDirectly:
             await answer(scope, receive, send)
             return
         except asyncio.CancelledError:  # the service stops; nobody else cancels a request's task
-            answer = stopped(error_form(scope.get("route")))
+            answer = stopped(error_form(scope["path"]))
         except Exception as error:
             log.exception("the service failed on a request")
-            answer = answer_to(error, error_form(scope.get("route")))
+            answer = answer_to(error, error_form(scope["path"]))
         if STATUS_KEY not in scope:  # no answer has begun
             await answer(scope, receive, send)
 

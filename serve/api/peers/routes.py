@@ -129,9 +129,8 @@ class Peers:
         return model
 
 
-def error_form(route: object) -> ErrorForm:
-    """The form of a route's errors, also of those before the endpoint is reached, such as a missing key."""
-    path = getattr(route, "path", "")
+def error_form(path: str) -> ErrorForm:
+    """The form of errors at a path, also of those before the endpoint is reached, such as a missing key."""
     return ERROR_FORMS.get("/" + path.strip("/").partition("/")[0], OWN_FORM)
 
 

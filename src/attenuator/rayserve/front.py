@@ -27,6 +27,7 @@ from attenuator.rayserve.scraping import merged
 from attenuator.serve.access.keys import KeyRing, key_in
 from attenuator.serve.api.documentation import METRICS
 from attenuator.serve.api.errors import STATUS, answer_to
+from attenuator.serve.api.peers.routes import error_form
 from attenuator.serve.edge.arrivals import Bodies, BodyTooLarge
 
 log = logging.getLogger(__name__)
@@ -78,10 +79,10 @@ class Front:
                 return await self._metrics(request, headers)
             return (await self._answer(request, headers, body)).response()
         except (ClientDisconnect, AttenuatorError) as error:
-            return answer_to(error)
+            return answer_to(error, error_form(request.scope["path"]))
         except Exception as error:
             log.exception("the front failed on a request")
-            return answer_to(error)
+            return answer_to(error, error_form(request.scope["path"]))
 
     async def _without_key(self, request: Request, headers: Headers) -> Answer | None:
         """The refusal of a request without a known key, whose body nobody reads; None where it may go on.

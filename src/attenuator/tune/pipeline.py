@@ -143,12 +143,14 @@ class Run:
         return tuned
 
     def exact_only(self, has: str) -> None:
-        """Writes an exact bundle, and says what texts it would take to do better."""
-        self.steps("export in fp32")
-        self.export(self.output, EXACT_PRECISION)
+        """Writes a bundle that computes every token, and says what texts it would take to do better."""
+        rounded = self.settings.precision == ROUNDED_PRECISION
+        precision, is_so = (ROUNDED_PRECISION, "only rounds") if rounded else (EXACT_PRECISION, "is exact")
+        self.steps(f"export in {precision}")
+        self.export(self.output, precision)
         goals = ", ".join(f"{texts_to_give(goal):,} texts promise {goal:g}" for goal in (0.95, 0.99, 0.995))
         self.note(
-            f"'{self.output}' is exact: with {has} there is nothing to measure agreement by. Give --texts a file of "
+            f"'{self.output}' {is_so}: with {has} there is nothing to measure agreement by. Give --texts a file of "
             f"texts like those that callers will send, without labels; if no answer changes, {goals}"
         )
 
@@ -217,6 +219,7 @@ class Run:
             self.export(folder, EXACT_PRECISION, texts=by, min_agreement=goal)
         exact = load_bundle(folder, threads=self.settings.threads, check=False)
         if not exact.manifest.knobs:
+            self.remove_bundles()  # nothing can go on from them
             raise InvalidRequest(
                 f"'{self.source.name}' has no knob to tune: its layers leave out no tokens. Export it, in int8 if you "
                 "like: attenuator export"
