@@ -1,4 +1,4 @@
-"""Reads a body's JSON in short steps, so that the thread that reads it never keeps others waiting.
+"""JSON decoder for bodies that works in short steps, so that the thread that reads one never keeps others waiting.
 
 Neither `json.loads` nor the faster parsers release the interpreter's lock before the whole body is read, and a body of
 4 MiB may hold a million lists: half a second. Here the standard library's decoder runs in its Python form, which

@@ -1,4 +1,4 @@
-"""Times a bundle here, over lengths and knob values, against exact softmax attention in the same process.
+"""Times of a bundle on this machine, over lengths and knob values, against exact softmax attention in the same process.
 
 Settings are timed in turns, so that a change of the machine's speed hits all of them.
 """

@@ -1,4 +1,4 @@
-"""Prints a report for people."""
+"""The report of `attenuator inspect`, printed for people."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Reads what an ONNX file says about itself, before ONNX Runtime is let near it.
+"""Statements of an ONNX file about itself, read before ONNX Runtime is let near it.
 
 A walk over the few fields that matter: which operators, which opsets, which external files, which weight shapes.
 """

@@ -1,4 +1,4 @@
-"""Counts a model's work from its graph: multiply-adds per token, per sequence, and in attention.
+"""Counts of a model's work, from its graph: multiply-adds per token, per sequence, and in attention.
 
 A tensor has one row per token (`T`), one per sequence (`B`), or is constant; which, follows from the graph inputs and
 is carried along the nodes. Linear layers are the MatMul and Gemm nodes with a constant weight. Where operators select

@@ -1,4 +1,4 @@
-"""Runs a service at each combination of rate and knob values, and says what became of the requests."""
+"""Runs of a service at each combination of rate and knob values, and what became of the requests."""
 
 import asyncio
 import contextlib

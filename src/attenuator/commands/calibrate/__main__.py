@@ -88,8 +88,8 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     before = existing(folder, manifest)
     if settings.only_times and settings.keep_times:
         raise InvalidRequest("--only-times and --keep-times are both given, must be one of them")
-    for flag, given in (("--only-times", settings.only_times), ("--keep-times", settings.keep_times)):
-        if given and before is None:
+    for flag, is_set in (("--only-times", settings.only_times), ("--keep-times", settings.keep_times)):
+        if is_set and before is None:
             raise InvalidRequest(f"bundle {folder} has no calibration, must have one for {flag}: leave that flag out")
     if not settings.only_times:
         check_reference(settings.reference, folder, manifest)

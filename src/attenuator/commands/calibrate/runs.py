@@ -1,4 +1,4 @@
-"""Runs every text at every setting."""
+"""Runs of every text at every setting."""
 
 from collections.abc import Callable, Mapping, Sequence
 

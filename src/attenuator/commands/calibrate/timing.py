@@ -1,4 +1,4 @@
-"""Times a bundle on this device: tokens by settings, one text a run, and what a full batch saves.
+"""Times of a bundle on this device: tokens by settings, one text a run, and what a full batch saves.
 
 Times that the machine's other work has spoilt, whose turns do not agree or which win more than the time model allows,
 are taken again; what stays so is priced by the time model.

@@ -1,4 +1,4 @@
-"""How a student learns what its teacher's attention and its answers are, first exactly, then with the knob's noise."""
+"""Distillation of a teacher's attention outputs and answers into a student: exact first, then with the knob's noise."""
 
 from __future__ import annotations
 

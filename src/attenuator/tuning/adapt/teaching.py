@@ -1,4 +1,4 @@
-"""How a student that selects tokens learns its teacher's answers: in each step at the smallest share and one drawn."""
+"""Distillation of exact answers into a student that selects tokens: each step at the smallest share and one drawn."""
 
 from __future__ import annotations
 
