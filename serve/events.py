@@ -3,8 +3,6 @@
 Every room may tell, and `observe` listens. Every request has a task of its own, so that each sees its own fields.
 """
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -80,24 +78,3 @@ class Listeners:
     batch_failed: list[Callable[[Model, str], None]] = field(default_factory=list)
     lane_restarted: list[Callable[[str], None]] = field(default_factory=list)
     session_restarted: list[Callable[[Model], None]] = field(default_factory=list)
-
-
-class RateLimitedLog:
-    """Logs at most one line in an interval, with the count of those that were left out."""
-
-    def __init__(self, logger: logging.Logger, level: int, interval_s: float) -> None:
-        self._logger = logger
-        self._level = level
-        self._interval_s = interval_s
-        self._next_s = 0.0
-        self._count = 0
-
-    def __call__(self, message: str, *values: object) -> None:
-        """One line, or one more for the count."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            self._count += 1
-            return
-        repeated = f" ({self._count} more since the last such line)" if self._count else ""
-        self._count, self._next_s = 0, now_s + self._interval_s
-        self._logger.log(self._level, f"{message}%s", *values, repeated)

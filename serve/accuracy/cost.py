@@ -20,7 +20,7 @@ FLOAT_STEPS = 100  # at most, about
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request makes run: its inputs, and the draws for their standard errors where these are explained.
+    """Work of a request: its inputs, and the draws for their standard errors where these are explained.
 
     Draws run beside the inputs. Where a request escalates, they run at its end, and each step has to find room.
 
@@ -62,7 +62,7 @@ class Work:
         return self._inputs_cost(knobs) + (draws + self._seed_cost(knobs)) / BILLION
 
     def most_cost(self, knobs: Knobs) -> float:
-        """What the cost is at most: no less than `cost`, and rising with the accuracy where `cost` does not.
+        """Upper bound of `cost` that rises with the accuracy, as `cost` does not everywhere.
 
         A setting with many samples draws with a fourth of them, one with few draws with all. So the cost itself falls
         where a knob passes from few to many.

@@ -21,7 +21,7 @@ from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, def
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says about its accuracy, checked against its model.
+    """Accuracy fields of a request, checked against its model.
 
     Attributes:
         knobs: a value for every knob: the caller's, else the model's default.
@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What others than the caller say about a request's accuracy.
+    """Limits of the API key and the operator on a request's accuracy.
 
     Attributes:
         ceilings: the most accurate value that its API key may have, by knob.
@@ -89,7 +89,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is known once a request's inputs are tokenized.
+    """Work of a request whose inputs are tokenized, and the load that it meets.
 
     Attributes:
         work: what the request makes run.
@@ -111,7 +111,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request runs with.
+    """Knobs of a request, as decided.
 
     Attributes:
         knobs: a value for every knob of the model.

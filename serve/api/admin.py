@@ -87,10 +87,10 @@ def bundle_folder(body: dict[str, Any], roots: Sequence[Path]) -> Path:
             raise errors.UnknownField(sentence, param=name[:64], allowed="bundle")
     path = body.get("bundle")
     if not isinstance(path, str) or not path or "\0" in path:
-        given = "is missing" if "bundle" not in body else f"is {shown(path)}"
+        state = "is missing" if "bundle" not in body else f"is {shown(path)}"
         if isinstance(path, str):
-            given = "has a zero byte" if path else "is empty"
-        raise wrong("bundle", given, ALLOWED)
+            state = "has a zero byte" if path else "is empty"
+        raise wrong("bundle", state, ALLOWED)
     for root in roots:
         inside = root.resolve()
         try:

@@ -106,7 +106,7 @@ LOAD_BODY = RequestBody(LoadRequest, {"bundle": "bundles/reviews"}, method="put"
 
 
 def reference(kind: type[BaseModel]) -> dict[str, str]:
-    """Where the description has a type."""
+    """Reference to a type of the description."""
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 

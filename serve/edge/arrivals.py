@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 
 from attenuator.errors import AttenuatorError
-from attenuator.serve.events import RateLimitedLog
+from attenuator.rate_limited_log import RateLimitedLog
 from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)

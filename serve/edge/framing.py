@@ -58,10 +58,10 @@ class Hosts:
 
     def _check(self, value: bytes) -> None:
         """Refuses a Host header that is no name or address with a port, or a name that is not accepted."""
-        found = HOST.fullmatch(value)
-        if found is None or (found["literal"] and not _is_address(found["literal"])):
+        match = HOST.fullmatch(value)
+        if match is None or (match["literal"] and not _is_address(match["literal"])):
             raise RefusedRequest("its Host header is no name or address with a port, must be HOST or HOST:PORT")
-        name = (found["name"] or b"").lower().removesuffix(b".")
+        name = (match["name"] or b"").lower().removesuffix(b".")
         if not (name in self._names or b"*" in self._names or name.endswith(b".localhost") or _is_address(name)):
             raise RefusedRequest(
                 f"its Host header names {name.decode('ascii')[:80]}, must name localhost, an address, or one of "

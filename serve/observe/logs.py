@@ -15,8 +15,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attenuator.errors import printable
+from attenuator.rate_limited_log import RateLimitedLog
 from attenuator.serve import events
-from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY, Listeners, RateLimitedLog
+from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY, Listeners
 
 access = logging.getLogger("attenuator.access")
 TEXT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"

@@ -33,8 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator.errors import EngineError
+from attenuator.rate_limited_log import RateLimitedLog
 from attenuator.runtime import Cancellation, Model, Row, RowResult
-from attenuator.serve.events import Listeners, RateLimitedLog
+from attenuator.serve.events import Listeners
 from attenuator.serve.observe.live_agreement import Comparison, LiveAgreement
 from attenuator.serve.observe.metrics import Metrics, knob_ranges
 
@@ -59,7 +60,7 @@ class DrawnText:
         row: the text, with the knobs of its answer.
         logits: of the answer, float32 `[num_labels]`.
         pause_s: how long no request must have been in progress before it runs.
-        escalated: whether what it says itself decided with which knobs it was answered.
+        escalated: whether escalation chose its knobs by its own answer.
         runs: how often it was begun.
     """
 

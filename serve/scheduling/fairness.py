@@ -83,7 +83,7 @@ class Waiting:
         job: the request.
         rows: index and predicted seconds of each row, in order.
         number: its place in order of arrival.
-        start: virtual time at which its first row starts.
+        start: virtual start of its first row.
         tokens: that its rows count.
     """
 

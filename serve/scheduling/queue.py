@@ -56,10 +56,10 @@ class LaneQueue:
     def push(self, job: Job, rows: Sequence[tuple[int, float]], number: int) -> None:
         """As `FlowQueue.push`, to the queue of the request's flow."""
         flow = job.flow
-        place = flow.priority, flow.key
-        if place not in self._flows:
-            self._flows[place] = FlowQueue(self._max_request_room, self.backlog)
-        queue = self._flows[place]
+        flow_id = flow.priority, flow.key
+        if flow_id not in self._flows:
+            self._flows[flow_id] = FlowQueue(self._max_request_room, self.backlog)
+        queue = self._flows[flow_id]
         queue.weight = flow.weight
         self._classes.join(flow.priority)
         self._keys[flow.priority].join(flow.key)
@@ -80,28 +80,28 @@ class LaneQueue:
         following = self._next(None, tuple(self._keys))
         if following is None:
             return []
-        place, _ = following
-        self._classes.lead(place[0])
-        self._keys[place[0]].lead(place[1])
-        waiting = self._flows[place].lead()
+        flow_id, _ = following
+        self._classes.lead(flow_id[0])
+        self._keys[flow_id[0]].lead(flow_id[1])
+        waiting = self._flows[flow_id].lead()
         entry = waiting.first()
         model, tokens, seconds = entry.job.model, entry.tokens, entry.seconds
-        joining: tuple[Priority, ...] = ("interactive",) if place[0] == "interactive" else tuple(self._keys)
+        joining: tuple[Priority, ...] = ("interactive",) if flow_id[0] == "interactive" else tuple(self._keys)
         batch: list[Entry] = []
         oldest: dict[FlowQueue, Job | None] = {}
         taken: dict[FlowQueue, list[Entry]] = {}
         while True:
-            queue = self._flows[place]
+            queue = self._flows[flow_id]
             if queue not in oldest:
                 oldest[queue], taken[queue] = queue.oldest(), []
             queue.take(waiting, entry)
-            self._charge(place, entry.seconds)
+            self._charge(flow_id, entry.seconds)
             taken[queue].append(entry)
             batch.append(entry)
             following = self._next(model, joining) if self._lane == "light" else None
             if following is None:
                 break
-            place, waiting = following
+            flow_id, waiting = following
             entry = waiting.first()
             tokens += entry.tokens
             seconds += entry.seconds
@@ -161,27 +161,27 @@ class LaneQueue:
         """The flow whose row comes next, among those of some classes with a row of one model, or of any; and whose."""
         best: tuple[float, int, float, int, int] | None = None
         chosen = None
-        for place, queue in self._flows.items():
-            priority, key = place
+        for flow_id, queue in self._flows.items():
+            priority, key = flow_id
             head = queue.head(model) if priority in classes else None
             if head is not None:
                 _, size, number, waiting = head
                 if len(self._flows) == 1:
-                    return place, waiting
+                    return flow_id, waiting
                 shares = self._classes.start(priority), classes.index(priority), self._keys[priority].start(key)
                 order = (*shares, size, number)
                 if best is None or order < best:
-                    best, chosen = order, (place, waiting)
+                    best, chosen = order, (flow_id, waiting)
         return chosen
 
-    def _charge(self, place: tuple[Priority, str], seconds: float) -> None:
-        priority, key = place
+    def _charge(self, flow_id: tuple[Priority, str], seconds: float) -> None:
+        priority, key = flow_id
         self._classes.charge(priority, seconds / CLASS_WEIGHTS[priority])
-        self._keys[priority].charge(key, seconds / self._flows[place].weight)
+        self._keys[priority].charge(key, seconds / self._flows[flow_id].weight)
 
     def _forget_empty(self) -> None:
         """Forgets flows of which nothing waits, and what they have received once nobody else waits."""
-        self._flows = {place: queue for place, queue in self._flows.items() if queue.oldest() is not None}
+        self._flows = {flow_id: queue for flow_id, queue in self._flows.items() if queue.oldest() is not None}
         classes = {priority for priority, _ in self._flows}
         for priority, keys in self._keys.items():
             if priority not in classes:
@@ -264,11 +264,11 @@ class Queue:
         return self.lanes[lane].backlog.room + self.lanes[lane].reserved.total()
 
     def occupied_by(self, lane: Lane, key: str) -> int:
-        """Those of one API key."""
+        """Room that one API key takes in a lane, in tokens."""
         return self.lanes[lane].backlog_of(key).room + self.lanes[lane].reserved[key]
 
     def fullness(self, key: str) -> float:
-        """What takes room, of an API key or of all and one request aside, as a share of what it may take at most."""
+        """Used share of the queue or of the limit on requests, one request aside: of an API key, or of all."""
         requests, most = self.requests - 1, self._max_requests
         if key:
             own = max(0, self._requests_of[key] - 1)

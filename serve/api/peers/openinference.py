@@ -120,10 +120,10 @@ class Infer(forms.PeerForm):
             model_name=name, model_version=version, id=self._id, parameters=_parameters_of(answer), outputs=()
         )
         inputs, written, tail = len(answer.scores), [], b""
-        wanted = [(output, output.parameters or types.OutputParameters()) for output in self._outputs]
-        outputs = [tensors.OutputValues(output.name, answer, options.classification) for output, options in wanted]
+        asked = [(output, output.parameters or types.OutputParameters()) for output in self._outputs]
+        outputs = [tensors.OutputValues(output.name, answer, options.classification) for output, options in asked]
         width = sum(math.prod(values.shape[1:]) for values in outputs)
-        for values, (output, options) in zip(outputs, wanted, strict=True):
+        for values, (output, options) in zip(outputs, asked, strict=True):
             tensor: dict[str, Any] = {"name": output.name, "shape": values.shape, "datatype": values.datatype}
             if self._binary_output if options.binary_data is None else options.binary_data:
                 packed = await write(values.packed, inputs, width, b"")
