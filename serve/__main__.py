@@ -68,7 +68,6 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
     traces = open_traces(settings.otel)
     engine = Engine(settings)
     metrics = observe(engine, settings, traces)
-    connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()))
 
     def refusal(status: int, sentence: str) -> bytes:
         kind, content = protocol_error(status, sentence)
@@ -76,7 +75,7 @@ async def serve(settings: ServeSettings, folders: Sequence[Path], bound: socket.
         metrics.refused(kind)
         return content
 
-    connections.refusal = refusal
+    connections = Connections(connection_limit(settings.max_connections, raise_descriptor_limit()), refusal)
     Gauges(metrics, lambda: {"connections": {(): connections.open}, "connection_limit": {(): connections.limit}})
     server = Server(create_app(engine, settings, keys, metrics), settings, connections, bound)
     running = asyncio.create_task(server.serve())
@@ -136,7 +135,6 @@ def main(arguments: Sequence[str]) -> int:
     if not folders or "" in folders:
         fail(COMMAND, "the following arguments are required: BUNDLE; `attenuator serve --help` explains")
     logs.set_up(settings.log_format, settings.log_level)
-    raise_descriptor_limit()
     bound = listen(settings.host, settings.port)
     with contextlib.closing(bound):
         sys.setswitchinterval(SWITCH_INTERVAL_S)

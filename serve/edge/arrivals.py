@@ -53,9 +53,8 @@ class Connections:
         refusal: told status and sentence of every answer to what is not a valid request, whose body it gives.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.refusal: Callable[[int, str], bytes] = lambda status, sentence: b"{}"
+    def __init__(self, limit: int, refusal: Callable[[int, str], bytes]) -> None:
+        self.limit, self.refusal = limit, refusal
         self._open: set[Connection] = set()
         self._waiting: dict[Connection, None] = {}  # ordered: the longest wait first
         self._warn = RateLimitedLog(log, logging.WARNING, WARNING_INTERVAL_S)

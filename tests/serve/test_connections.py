@@ -182,7 +182,7 @@ def test_many_connections_are_accepted_in_a_round_of_the_loop() -> None:
     """A short request would else wait for one round of the loop for each connection of a crowd that came before it."""
 
     async def rounds_until_accepted(count: int) -> int:
-        bound, connections = listen("127.0.0.1", 0), Connections(1000)
+        bound, connections = listen("127.0.0.1", 0), Connections(1000, lambda status, sentence: b"{}")
         server = Server(FastAPI(), ServeSettings(), connections, bound)
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
@@ -231,7 +231,7 @@ class Recorded:
 
 
 def test_longest_wait_gives_way_and_work_never_does() -> None:
-    table = Connections(3)
+    table = Connections(3, lambda status, sentence: b"{}")
     first, second, third, fourth, fifth = (Recorded() for _ in range(5))
     for client in (first, second, third):
         table.add(client)
