@@ -362,6 +362,11 @@ def test_info_says_that_the_model_ranks(ranker: Service) -> None:
     assert info["model_type"] == {"reranker": {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}}
 
 
+def test_the_reference_says_which_bodies_a_route_takes(ranker: Service) -> None:
+    link = '<a href="#{0}">{0}</a>'.format
+    assert f"{link('RerankRequest')} or {link('RankRequest')}" in ranker.client.get("/docs").text
+
+
 def test_requests_generated_from_the_description(ranker: Service) -> None:
     models = ranker.client.get("/v1/models").json()["models"]
     description = narrowed(ranker.client.get("/openapi.json").json(), models, "rank")
