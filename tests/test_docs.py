@@ -22,7 +22,7 @@ from attenuator.serve.access.keys import parse_keys
 from attenuator.serve.accuracy.goals import GOALS
 from attenuator.serve.api.documentation import CLASSIFY_ANSWERS
 from attenuator.serve.api.errors import STATUS
-from attenuator.serve.observe import events
+from attenuator.serve import events
 from attenuator.serve.observe.logs import JsonFormatter, RequestLog
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -144,7 +144,7 @@ def _type(name: str, schema: dict[str, Any]) -> str:
             escape(value.get("description", "")),
         )
         for field, value in schema.get("properties", {}).items()
-    ]
+    ] or [("", type_text(schema, _link), "")]  # a list, or one of several types
     doc = escape(schema.get("description", "").partition("\n")[0])
     return (
         f'<details class="card"{" open" if name in OPEN else ""}><summary><code>{escape(name)}</code> {doc}</summary>'

@@ -196,7 +196,7 @@ def test_every_content_encoding_counts(service: Service, encodings: tuple[str, .
 ROUTE_CASES = {
     "unknown route": ("GET", "/v1/classifyy", 404, "not_found"),
     "unknown version": ("POST", "/v2/classify", 404, "not_found"),
-    "peer route rerank": ("POST", "/rerank", 404, "not_found"),
+    "peer route embed": ("POST", "/embed", 404, "not_found"),
     "peer route config": ("GET", "/v2/models/yoso/config", 404, "not_found"),
     "peer route's method": ("POST", "/v2/models/yoso/ready", 405, "method_not_allowed"),
     "admin route": ("PUT", "/v1/models/yoso", 404, "not_found"),

@@ -80,6 +80,8 @@ def test_routes_list_their_statuses(described: dict[str, Any]) -> None:
         "/predict": {"200", "424", *errors} - {"500"},
         "/info": {"200", "400", "404", "422", "503"},
         "/classify": {"200", *errors} - {"422"},
+        **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), {"200", *errors}),
+        **dict.fromkeys(("/v1/score", "/score"), {"200", *errors} - {"422"}),
         "/v2": {"200"},
         **{path: {"200", "404", "503"} for base in (model, version) for path in (base, f"{base}/ready")},
         **{f"{base}/infer": {"200", *errors} - {"422"} for base in (model, version)},

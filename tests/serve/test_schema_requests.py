@@ -11,7 +11,7 @@ from schemathesis.generation import GenerationMode
 from service import Service
 
 REQUESTS = int(os.environ.get("SCHEMA_REQUESTS", "240"))
-EACH = -(-REQUESTS // 15)  # five operations with a body, three kinds of requests
+EACH = -(-REQUESTS // 30)  # ten operations with a body, three kinds of requests
 KINDS = {"narrowed": GenerationMode.POSITIVE, "described": GenerationMode.POSITIVE, "broken": GenerationMode.NEGATIVE}
 CLASSIFIES = ("/v1/classify", "/predict", "/classify", "/v2/models/{model}/infer")
 

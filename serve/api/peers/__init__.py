@@ -2,5 +2,6 @@
 
 * `tei`: text-embeddings-inference and Hugging Face's clients
 * `vllm`: vLLM and SGLang
+* `rerank`: rerankers, as Cohere, Jina, vLLM and text-embeddings-inference have them, and vLLM's scores of pairs
 * `openinference`: the Open Inference Protocol of KServe and Triton
 """

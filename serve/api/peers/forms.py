@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import Request
+from pydantic import BaseModel
 
 from attenuator.api import CLASSIFY, Options
 from attenuator.errors import AttenuatorError, InvalidRequest, UnknownField
@@ -87,13 +88,30 @@ def result_header(answer: Answer) -> dict[str, str]:
     return {RESULT_HEADER: json.dumps(selected(answer.fields, RESULT))}
 
 
+def filled(head: BaseModel, name: str, members: bytes) -> bytes:
+    """The JSON of an answer whose list of a name is empty, with what its members are."""
+    before, start, after = head.model_dump_json().encode().rpartition(f'"{name}":['.encode())
+    return before + start + members + after
+
+
 class PeerForm(Form):
-    """What the forms of other servers' requests have in common."""
+    """What the forms of other servers' requests have in common.
+
+    Attributes:
+        header_names: fields that the header may have besides knobs, goals and options.
+    """
 
     takes_header = True
+    header_names: Collection[str] = ("model",)
 
     def __init__(self, request: Request) -> None:
         self._request = request
+
+    def read(self, fields: Fields, names: Collection[str]) -> Fields:
+        """The fields of a body that may have `names` besides knobs, goals and options, together with the header's."""
+        header = header_fields(self._request, [*self.header_names, *shared_names()])
+        check_names(fields, [*names, *shared_names()])
+        return self.gathered({"the body": fields, IN_HEADER: header})
 
     def gathered(self, places: Mapping[str, Fields]) -> Fields:
         """Fields from several places of the request, by what sentences call the place; notes what it calls them.

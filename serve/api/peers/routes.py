@@ -1,20 +1,21 @@
 """The peers' routes: what each is called and answers, the form of its errors, and how OpenAPI describes it."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Header, Request
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, RootModel, create_model
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from attenuator import __version__
-from attenuator.api import Body, ClassifyRequest
+from attenuator.api import Body, ClassifyRequest, Text
 from attenuator.runtime import Model
 from attenuator.serve.api.answers import Form, json_response
 from attenuator.serve.api.documentation import CLASSIFY_ANSWERS, Answers, Example, RequestBody
 from attenuator.serve.api.errors import OWN_FORM, ErrorForm
-from attenuator.serve.api.peers import openinference, tei, vllm
+from attenuator.serve.api.peers import openinference, rerank, rerank_types, tei, vllm
 from attenuator.serve.api.peers import openinference_types as types
 from attenuator.serve.api.peers.forms import header_fields, shared_names
 from attenuator.serve.api.schema import HEADER, model_name, refuse_elsewhere
@@ -25,13 +26,18 @@ from attenuator.serve.settings import ServeSettings
 PREDICT, INFO, CLASSIFY_PEER, SERVER = "/predict", "/info", "/classify", "/v2"
 MODEL = f"{SERVER}/models/{{model}}"
 VERSION = f"{MODEL}/versions/{{version}}"
-ERROR_FORMS = {  # by the first part of a route's path
+RERANK = "/rerank"
+RERANK_PATHS, SCORE_PATHS = ("/v1/rerank", "/v2/rerank", RERANK), ("/v1/score", "/score")
+ERROR_FORMS = {  # by a route's path, or its first part
+    **dict.fromkeys(RERANK_PATHS, rerank_types.ERROR_FORM),
+    **dict.fromkeys(SCORE_PATHS, vllm.ERROR_FORM),
     PREDICT: tei.ERROR_FORM,
     INFO: tei.ERROR_FORM,
     CLASSIFY_PEER: vllm.ERROR_FORM,
     SERVER: openinference.ERROR_FORM,
 }
 
+EITHER = "With documents, or with texts as text-embeddings-inference has them."
 NamedModel = Annotated[str | None, Header(alias=HEADER, description='which model: {"model": ".."}')]
 
 
@@ -75,6 +81,17 @@ class Peers:
         summary = "Classify, in the form of vLLM"
         yield PeerRoute(CLASSIFY_PEER, "POST", self.classify, summary, classify)
 
+        ranking = answers_of(rerank_types.ERROR_FORM, rerank_types.Ranking, "the documents, best first")
+        either = ranking | {200: ranking[200] | {"model": rerank_types.Ranking | rerank_types.Ranks}}
+        for path in RERANK_PATHS:
+            also = ", or in that of text-embeddings-inference" if path == RERANK else ""
+            summary = f"Rank documents, in the form of Cohere, Jina and vLLM{also}"
+            endpoint = self.rerank_either if path == RERANK else self.rerank
+            yield PeerRoute(path, "POST", endpoint, summary, either if path == RERANK else ranking)
+        scores = answers_of(vllm.ERROR_FORM, rerank_types.PairScores, "one score per pair")
+        for path in SCORE_PATHS:
+            yield PeerRoute(path, "POST", self.score, "Score pairs of texts, in the form of vLLM", scores)
+
         where = "in the Open Inference Protocol"
         infer = answers_of(openinference.ERROR_FORM, types.Inference, "the outputs")
         infer[200]["content"] = {BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}}}
@@ -94,6 +111,18 @@ class Peers:
     async def classify(self, request: Request) -> Response:
         """Classifies, as vLLM does."""
         return await self.answer(request, vllm.Classify(request))
+
+    async def rerank(self, request: Request) -> Response:
+        """Ranks documents, as Cohere, Jina and vLLM do."""
+        return await self.answer(request, rerank.Rerank(request))
+
+    async def rerank_either(self, request: Request) -> Response:
+        """The same, or as text-embeddings-inference does."""
+        return await self.answer(request, rerank.Rerank(request, takes_texts=True))
+
+    async def score(self, request: Request) -> Response:
+        """Scores pairs of texts, as vLLM does."""
+        return await self.answer(request, rerank.ScorePairs(request))
 
     async def infer(self, request: Request, model: str) -> Response:
         """Classifies, as the Open Inference Protocol has it."""
@@ -131,7 +160,7 @@ class Peers:
 
 def error_form(path: str) -> ErrorForm:
     """The form of errors at a path, also of those before the endpoint is reached, such as a missing key."""
-    return ERROR_FORMS.get("/" + path.strip("/").partition("/")[0], OWN_FORM)
+    return ERROR_FORMS.get(path) or ERROR_FORMS.get("/" + path.strip("/").partition("/")[0], OWN_FORM)
 
 
 def answers_of(form: ErrorForm, success: Any, meaning: str) -> Answers:
@@ -159,6 +188,12 @@ class ModelName(Body):
     """The same and the model, where the path does not name it."""
 
     model: str | SkipJsonSchema[None] = Field(None, description="the name of a served model")
+
+
+class Truncating(ModelName):
+    """The same and whether pairs that are too long are cut."""
+
+    truncate: bool = Field(False, description="true or false")
 
 
 def shared(name: str, base: type[BaseModel], **fields: Any) -> type[BaseModel]:
@@ -191,8 +226,30 @@ def request_bodies(example: Example) -> dict[str, RequestBody]:
     header = shared("ParametersAndModel", ModelName)
     infer = RequestBody(inference, {"inputs": [tensor]}, shared("SharedParameters", Shared))
     return {
+        **rerank_bodies(example, header),
         PREDICT: RequestBody(predict, example.named | {"inputs": [[text] for text in example.inputs]}, header),
         CLASSIFY_PEER: RequestBody(classify, example.named | {"input": example.inputs}, header),
         f"{MODEL}/infer": infer,
         f"{VERSION}/infer": infer,
+    }
+
+
+def rerank_bodies(example: Example, header: type[BaseModel]) -> dict[str, RequestBody]:
+    """Body by path, of the routes that rank and score pairs."""
+    described = {name: Field(description=shape) for name, shape in rerank_types.SHAPES.items()}
+    query = (Text, described["query"])
+    several = (rerank_types.Documents, described["documents"])
+    documents: Any = shared("RerankRequest", rerank_types.RerankOptions, query=query, documents=several)
+    texts = shared("RankRequest", rerank_types.RankOptions, query=query, texts=(rerank_types.Texts, described["texts"]))
+    either: Any = documents | texts
+    pair = {name: (Text | rerank_types.Texts, described[name]) for name in ("text_1", "text_2")}
+    first, both = example.inputs[0], example.inputs
+    ranked = example.named | {"query": first, "documents": both}
+    scored = example.named | {"text_1": first, "text_2": both}
+    ranking = RequestBody(documents, ranked, shared("ParametersModelTruncate", Truncating))
+    scoring = RequestBody(shared("ScoreRequest", vllm.PoolingOptions, **pair), scored, header)
+    return {
+        **dict.fromkeys(RERANK_PATHS, ranking),
+        RERANK: replace(ranking, kind=create_model("Rerank", __base__=RootModel[either], __doc__=EITHER)),
+        **dict.fromkeys(SCORE_PATHS, scoring),
     }

@@ -27,7 +27,7 @@ from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
 ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
-ERROR_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
+ERROR_TYPES = {424: "Backend", 500: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
 
 
 class Parameters(Body):
@@ -79,9 +79,15 @@ class Labels(api.Answer):
 
 
 class Classifier(api.Answer):
-    """What kind of model it is."""
+    """A model of several labels."""
 
     classifier: Labels
+
+
+class Reranker(api.Answer):
+    """A model with one output."""
+
+    reranker: Labels
 
 
 class Info(api.Answer):
@@ -90,7 +96,7 @@ class Info(api.Answer):
     model_id: str = Field(description="name of the model")
     model_sha: str = Field(description="SHA-256 that names the bundle's exact content")
     model_dtype: str
-    model_type: Classifier
+    model_type: Classifier | Reranker
     max_concurrent_requests: int
     max_input_length: int = Field(description="tokens of the longest input, special tokens included")
     max_batch_tokens: int
@@ -205,12 +211,12 @@ def info(model: Model, settings: ServeSettings) -> Info:
     """What the protocol says about a model."""
     labels = model.manifest.labels
     numbered = {str(place): label for place, label in enumerate(labels)}
-    places = {label: place for place, label in enumerate(labels)}
+    both = Labels(id2label=numbered, label2id={label: place for place, label in enumerate(labels)})
     return Info(
         model_id=model.manifest.name,
         model_sha=model.manifest.revision,
         model_dtype=model.manifest.precision,
-        model_type=Classifier(classifier=Labels(id2label=numbered, label2id=places)),
+        model_type=Reranker(reranker=both) if len(labels) == 1 else Classifier(classifier=both),
         max_concurrent_requests=settings.max_requests,
         max_input_length=model.manifest.max_tokens,
         max_batch_tokens=settings.max_batch_tokens,

@@ -52,8 +52,8 @@ INPUT = (
 )
 
 
-class PeerOptions(Body):
-    """The fields of `POST /classify` besides inputs, knobs and goals."""
+class PoolingOptions(Body):
+    """The fields that every route of that server has besides inputs, knobs and goals."""
 
     model: str | SkipJsonSchema[None] = Field(
         None, description="the name of a served model: may be left out if only one is served"
@@ -64,10 +64,7 @@ class PeerOptions(Body):
     truncation_side: Literal["left", "right"] | None = Field(
         None, description="left or right: must be the side on which the model's inputs are cut"
     )
-    use_activation: bool | None = Field(None, description="true or false: false gives logits in place of probabilities")
-    add_special_tokens: bool = Field(
-        True, description="true or false: false with token ids alone, which are used as given"
-    )
+    use_activation: bool | None = Field(None, description="true or false: false gives logits in place of scores")
     priority: Priority | Annotated[int, WHOLE] | SkipJsonSchema[None] = Field(
         None, description="interactive or batch, or a whole number: 0 leaves it open, below is interactive, above batch"
     )
@@ -75,6 +72,14 @@ class PeerOptions(Body):
         None, description="a text of at most 128 visible ASCII characters: ends the id of the answer"
     )
     user: str | SkipJsonSchema[None] = Field(None, description="a text: taken and not used, as there")
+
+
+class PeerOptions(PoolingOptions):
+    """Those of `POST /classify`."""
+
+    add_special_tokens: bool = Field(
+        True, description="true or false: false with token ids alone, which are used as given"
+    )
 
 
 NULLABLE = ("truncate_prompt_tokens", "truncation_side", "use_activation")
@@ -145,13 +150,9 @@ class Classify(forms.PeerForm):
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """The fields of body and header."""
-        header = forms.header_fields(self._request, ["model", *forms.shared_names()])
-        fields = parse_json(body, '{"input": ..}')
-        forms.check_names(fields, ["input", *PeerOptions.model_fields, *forms.shared_names()])
-        places = {"the body": fields, forms.IN_HEADER: header}
-        gathered = self.gathered(places)
+        fields = self.read(parse_json(body, '{"input": ..}'), ["input", *PeerOptions.model_fields])
         self.own_names = {**self.own_names, "inputs": "input", TRUNCATE: "truncate_prompt_tokens"}
-        return gathered
+        return fields
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """To the request that the service answers."""
@@ -164,7 +165,7 @@ class Classify(forms.PeerForm):
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """One entry for each input."""
-        labels, tokens = answer.model.manifest.labels, sum(answer.fields["tokens"])
+        labels = answer.model.manifest.labels
         shown = answer.logits if self._options.use_activation is False else answer.scores
         best = answer.scores.argmax(axis=-1).tolist()
 
@@ -176,12 +177,10 @@ class Classify(forms.PeerForm):
                 ]
             )
 
-        name = f"classify-{self._options.request_id or events.request_id.get()}"
-        usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
-        head = Classes(id=name, created=int(time.time()), model=answer.fields["model"], data=(), usage=usage)
-        before, start, after = head.model_dump_json().encode().rpartition(b'"data":[')
+        name, created, usage = answer_id("classify", self._options), int(time.time()), usage_of(answer)
+        head = Classes(id=name, created=created, model=answer.fields["model"], data=(), usage=usage)
         data = await write(rows, len(answer.scores), 8 + len(labels), b",")
-        return Response(before + start + data + after, 200, headers | forms.result_header(answer), JSON)
+        return Response(forms.filled(head, "data", data), 200, headers | forms.result_header(answer), JSON)
 
     def _inputs(self, fields: Mapping[str, Any]) -> Iterator[Input]:
         """Inputs in any of the shapes; a list of numbers is one input."""
@@ -211,3 +210,14 @@ def truncates(tokens: int | None, model: Model) -> bool:
         length = f", the length of '{model.manifest.name}'"
         raise wrong("truncate_prompt_tokens", f"is {shown(tokens)}", f"{WHOLE_LENGTH} or {most}", length)
     return tokens is not None
+
+
+def usage_of(answer: Answer) -> Usage:
+    """The tokens of a request."""
+    tokens = sum(answer.fields["tokens"])
+    return Usage(prompt_tokens=tokens, total_tokens=tokens)
+
+
+def answer_id(kind: str, options: PoolingOptions) -> str:
+    """What an answer of a kind is called."""
+    return f"{kind}-{options.request_id or events.request_id.get()}"

@@ -181,11 +181,11 @@ def parse_input(value: Any, where: str) -> Input:
     raise wrong(where, f"is {shown(value)}", INPUT_KINDS)
 
 
-def check_count(count: int, param: str) -> None:
+def check_count(count: int, param: str, most: int = MAX_INPUTS) -> None:
     """Refuses a request without inputs, or with too many."""
-    if not 1 <= count <= MAX_INPUTS:
-        sentence = f"{param} has {count} items, must have 1 to {MAX_INPUTS}"
-        raise InvalidRequest(sentence, param=param, allowed=f"1 to {MAX_INPUTS} items")
+    if not 1 <= count <= most:
+        sentence = f"{param} has {count} items, must have 1 to {most}"
+        raise InvalidRequest(sentence, param=param, allowed=f"1 to {most} items")
 
 
 def unknown_field(name: str, known: Sequence[str], prefix: str = "") -> UnknownField:

@@ -107,17 +107,18 @@ class TextEncoder:
         """`tokenizer.json` as the `tokenizers` package understands it."""
         return dict(json.loads(self._tokenizer.to_str()))
 
-    def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str) -> Encoded:
-        """See `Model.encode`."""
+    def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str, pair_param: str = "") -> Encoded:
+        """See `Model.encode`; sentences call `text_pair` by `pair_param`, or after `param` where that is empty."""
         check_text(text, param)
+        whole_param, hint = param, ""
         if text_pair is not None:
-            pair_param = _beside(param, "text", "text_pair")
+            whole_param, hint = (pair_param, f", {param} included") if pair_param else (_together(param), "")
+            pair_param = pair_param or _beside(param, "text", "text_pair")
             check_text(text_pair, pair_param)
         first, whole_text = self._encode_part(text, param)
         second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair, pair_param)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
-        whole_param = param if second is None else _together(param)
         if count == 0:
             raise InvalidRequest(
                 f"{whole_param} has no tokens, must be a text with at least one token",
@@ -126,7 +127,9 @@ class TextEncoder:
             )
         if count > self.max_tokens:
             if not truncate:
-                raise self._too_long(whole_param, count if whole_text and whole_pair else None)
+                raise self._too_long(
+                    whole_param, count if whole_text and whole_pair else None, f"{hint}, or set truncate"
+                )
             cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
         # Special tokens are added after cutting, so that none of them is cut off.
         whole = self._tokenizer.post_process(first, second, True)
@@ -139,7 +142,7 @@ class TextEncoder:
             allowed = f"1 to {self.max_tokens} token ids"
             raise InvalidRequest(f"{param} is empty, must have {allowed}", param=param, allowed=allowed)
         if len(token_ids) > self.max_tokens:
-            raise self._too_long(param, len(token_ids), hint="")
+            raise self._too_long(param, len(token_ids))
         ids = whole_numbers(token_ids, self.vocab_size, param)
         if token_type_ids is None:
             return Encoded(ids, np.zeros_like(ids))
@@ -151,7 +154,7 @@ class TextEncoder:
             )
         return Encoded(ids, whole_numbers(token_type_ids, self.token_types, types_param))
 
-    def _too_long(self, param: str, count: int | None, hint: str = ", or set truncate") -> InputTooLong:
+    def _too_long(self, param: str, count: int | None, hint: str = "") -> InputTooLong:
         size = f"more than {self.max_tokens}" if count is None else count
         return InputTooLong(
             f"{param} has {size} tokens, must have at most {self.max_tokens}{hint}",
@@ -207,6 +210,7 @@ class Input:
         text_pair: the second text of a pair.
         token_ids: ids used as given; checked when encoded.
         token_type_ids: their types, checked likewise; None where they are all 0.
+        pair_param: what they call the second text; empty where it is called after the first.
     """
 
     param: str
@@ -214,6 +218,7 @@ class Input:
     text_pair: str | None = None
     token_ids: Sequence[Any] | None = None
     token_type_ids: Sequence[Any] | None = None
+    pair_param: str = ""
 
     @property
     def characters(self) -> int:
@@ -273,7 +278,8 @@ class Input:
         """
         if self.token_ids is not None:
             return encoder.from_ids(self.token_ids, self.token_type_ids, param=self.param)
-        return encoder.encode(self.text or "", self.text_pair, truncate=truncate, param=self.param)
+        names = {"param": self.param, "pair_param": self.pair_param}
+        return encoder.encode(self.text or "", self.text_pair, truncate=truncate, **names)
 
 
 def whole_numbers(values: Sequence[int], size: int, param: str) -> Ids:
