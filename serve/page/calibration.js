@@ -11,6 +11,9 @@ function bucketAt({ buckets }, tokens) {
   return index < 0 ? buckets.length - 1 : index;
 }
 
+/** Whether a setting whose agreement is expected computes every token with rounded numbers, as int8 does. */
+export const isRounded = (expected) => expected?.bound < 1;
+
 const measured = (index) => ({ knobs, agreement, time }) => {
   const { value, bound } = agreement[index];
   return { knobs, agreement: value, bound, time: time?.[index] ?? null };

@@ -1,5 +1,6 @@
 /** How sure the shown answer is, as the service says with `explain`: nobody knows the exact answer for that. */
 
+import { isRounded } from "./calibration.js";
 import { byId } from "./dom.js";
 import { percent, score } from "./numbers.js";
 
@@ -34,15 +35,15 @@ export class Certainty {
     this.on.addEventListener("change", () => session.explain(this.on.checked));
   }
 
-  draw({ model, setting, isExact, isExplaining }) {
+  draw({ model, setting, isExact, isExplaining, expected }) {
     byId("certainty").hidden = !model.calibration?.explains || model.task === "regression";
-    byId("certainty-text").textContent = certaintyText({ model, setting, isExact, isExplaining });
+    byId("certainty-text").textContent = certaintyText({ model, setting, isExact, isExplaining, expected });
   }
 }
 
 /** How sure the shown answer is, in words; empty where that is not asked. */
-export function certaintyText({ model, setting, isExact, isExplaining }) {
+export function certaintyText({ model, setting, isExact, isExplaining, expected }) {
   if (!isExplaining) return "";
-  if (isExact) return "It is the exact answer.";
+  if (isExact) return isRounded(expected) ? "Every token is computed, in rounded numbers." : "It is the exact answer.";
   return setting.certainty ? sentences(model, setting.certainty) : "…";
 }

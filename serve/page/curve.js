@@ -1,6 +1,6 @@
 /** The curve of agreement over time, with the handle on it, which is dragged or moved by keys. */
 
-import { calibrated, frontierOf } from "./calibration.js";
+import { calibrated, frontierOf, isRounded } from "./calibration.js";
 import { byId, drawing, html, svg } from "./dom.js";
 import { areExact, settingText } from "./knobs.js";
 import { axis, percent, plain, times, whole } from "./numbers.js";
@@ -126,8 +126,7 @@ export class Curve {
     const y = place.y(point.agreement ?? frontier.points[0].agreement);
     const share = point.agreement === null ? "not known how sure" : `${percent(point.agreement)} the same`;
     Object.assign(this.handle.style, { left: `${x}px`, top: `${y}px` });
-    const isRounded = point.agreement < 1; // where it is exact: the model's numbers are not
-    const said = areExact(model, knobs) ? ["exact", isRounded && share] : [point.time && times(point.time), share];
+    const said = areExact(model, knobs) ? ["exact", isRounded(point) && share] : [point.time && times(point.time), share];
     const now = { min: 0, max: frontier.points.length - 1, now: index, text: `${said.filter(Boolean).join(", ")}: ${settingText(model, knobs)}` };
     for (const [name, value] of Object.entries(now)) this.handle.setAttribute(`aria-value${name}`, value);
     const side = x > width / 2 ? -1 : 1;

@@ -21,7 +21,7 @@ export function duration(ms) {
 /** A share; one that is short of 1 is never rounded up to 100 %. */
 export function percent(share) {
   const value = share * 100;
-  if (value > 99 && value < 100) return `${Math.floor(value * 10 + 1e-6) / 10} %`;
+  if (value > 95 && value < 100) return `${Math.floor(value * 10 + 1e-6) / 10} %`;
   if (value >= 10) return `${whole(value)} %`;
   return `${Number(value.toPrecision(2))} %`;
 }

@@ -1,6 +1,6 @@
 /** The answer in words and bars: label, time, agreement. */
 
-import { frontierOf } from "./calibration.js";
+import { frontierOf, isRounded } from "./calibration.js";
 import { certaintyText } from "./certainty.js";
 import { byId } from "./dom.js";
 import { exactKnobs, settingText } from "./knobs.js";
@@ -29,10 +29,10 @@ export const isWaitedFor = ({ setting, subject, isExact }) => !setting.readings.
 const count = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 /** How the shown answer stands to the exact one, in words. */
-function against(one, { subject, model, isExact, isEmpty }) {
+function against(one, { subject, model, isExact, isEmpty, expected }) {
   if (isEmpty) return "Type a text, or choose an example.";
   if (!one) return "";
-  if (isExact) return "the exact answer";
+  if (isExact) return isRounded(expected) ? "every token is computed, in rounded numbers" : "the exact answer";
   if (!subject.exact) return subject.refusal ? "no exact answer" : "the exact answer is on its way";
   if (model.task === "regression") return `exactly ${score(subject.exact.score)}`;
   if (one.decision === subject.exact.decision) return "as the exact answer";
@@ -118,10 +118,10 @@ const agreementName = ({ task }) => (task === "regression" ? "Distance from exac
 
 /** How often answers at this setting are the exact ones, and what that was counted on: one figure, always of one kind. */
 function agreement({ setting, subject, isExact, model, expected, tokens }) {
-  if (isExact && !(expected?.agreement < 1)) return ["exact", "nothing is left out"]; // else its numbers are rounded
+  if (isExact && !isRounded(expected)) return ["exact", "nothing is left out"];
   if (expected) {
-    const { texts } = frontierOf(model, tokens).bucket;
-    const of = `of ${whole(texts)} other texts about this long`;
+    const { texts, low, high } = frontierOf(model, tokens).bucket;
+    const of = `of ${whole(texts)} other texts of ${whole(low)} to ${whole(high)} tokens`;
     return expected.agreement === null ? ["not known", "less accurate than all that was measured"] : [percent(expected.agreement), of];
   }
   const runs = setting.readings.length;

@@ -19,6 +19,7 @@ DELIMITERS: dict[str, str] = {"csv": ",", "tsv": "\t"}
 TEXT, PAIR = TextInput.model_fields
 LONGEST_CELL = 2**31 - 1  # characters; the csv module's own limit is below one contract
 COLUMNS_SHOWN = 10
+COLUMN_SHOWN = 40  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Columns:
 
 
 def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
+    listed = [name if len(name) <= COLUMN_SHOWN else f"{name[:COLUMN_SHOWN]}..." for name in names]
     rest = len(listed) - COLUMNS_SHOWN
     return (", ".join(listed[:COLUMNS_SHOWN]) or "none") + (f" and {rest} more" if rest > 0 else "")
 

@@ -73,7 +73,7 @@ def test_the_picture_shows_what_the_service_answers_from_the_cheapest_value_to_t
     bucket, at_64 = listed["calibration"]["buckets"][0], listed["calibration"]["settings"][1]
     assert (at_64["knobs"], bucket["texts"]) == ({"num_hashes": 64}, 2871)
     assert text(page, "agreement") == "99.2 %", "of the texts that were measured, at the value or at the next lower one"
-    assert text(page, "agreement-more") == "of 2,871 other texts about this long"
+    assert text(page, "agreement-more") == f"of 2,871 other texts of {bucket['low']:,} to {bucket['high']:,} tokens"
     assert circles.and_(page.locator(".differs")).count() == 0
     assert re.fullmatch(r"([\d.]+ × )?(as fast as|slower than) exact", text(page, "time-share"))
     assert page.locator("#curve .measured").count() == len(bucket["settings"])

@@ -12,7 +12,9 @@ __all__ = ["AGREEMENT", "cannot_pay", "warning"]
 AGREEMENT, LEAST_WORTH = 0.99, 0.9
 
 
-def warning(knob: str, texts: int, kept: Mapping[float, float], agreement: float = AGREEMENT) -> str | None:
+def warning(
+    knob: str, texts: int, kept: Mapping[float, float], agreement: float = AGREEMENT, *, rounded: bool = False
+) -> str | None:
     """What to do where no small share keeps the answers.
 
     Args:
@@ -20,6 +22,7 @@ def warning(knob: str, texts: int, kept: Mapping[float, float], agreement: float
         texts: that were measured.
         kept: agreement with the exact answers by share of tokens, 1 left out.
         agreement: that a share must have.
+        rounded: whether the bundle is in int8 already.
 
     Returns:
         One sentence; None where a share below `LEAST_WORTH` keeps them, or none was measured there.
@@ -27,9 +30,10 @@ def warning(knob: str, texts: int, kept: Mapping[float, float], agreement: float
     low = [share for share in kept if share < LEAST_WORTH]
     if not low or any(kept[share] >= agreement for share in low):
         return None
+    rounding = "" if rounded else ", or use int8"
     return (
         f"on these {texts} texts no {knob} below {LEAST_WORTH:g} keeps {100 * agreement:g} % of the exact answers: "
-        "teach the checkpoint with `attenuator adapt --keep`, unless it is taught already, or use int8"
+        f"teach the checkpoint with `attenuator adapt --keep`, unless it is taught already{rounding}"
     )
 
 
@@ -48,4 +52,4 @@ def cannot_pay(calibration: Calibration, knob: str, agreement: float = AGREEMENT
         if others == {knob}:
             same = sum(row.successes for row in setting.agreement)
             kept[setting.knobs[knob]] = same / sum(row.trials for row in setting.agreement)
-    return warning(knob, calibration.texts, kept, agreement)
+    return warning(knob, calibration.texts, kept, agreement, rounded=calibration.reference is not None)

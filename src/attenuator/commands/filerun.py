@@ -66,8 +66,9 @@ class FileRun:
         Raises:
             InvalidRequest: the file cannot be read, or has no such column.
         """
-        is_read_once = self.source is not None and not Path(self.source).is_file()  # a pipe is gone once it is counted
-        return None if is_read_once else sum(row.content is not None for row in self.rows())
+        path = None if self.source is None else Path(self.source)
+        is_pipe = path is not None and path.exists() and not path.is_file()  # which is gone once it is counted
+        return None if self.source == STDIN or is_pipe else sum(row.content is not None for row in self.rows())
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[str]]:

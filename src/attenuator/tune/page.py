@@ -24,6 +24,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 pre { white-space: pre-wrap; border: 1px solid var(--line); padding: .8rem; border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+div.wide { overflow-x: auto; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.chosen { font-weight: 600; } .dim { color: var(--dim); } svg { width: 100%; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; } .grid { stroke: var(--line); }
@@ -140,7 +141,7 @@ def table(tuned: Tuned) -> Iterator[str]:
     labelled = tuned.choice.default.accuracy is not None
     heads = ["texts a second", "times as fast", "agreement", *(["accuracy"] if labelled else [])]
     numbers = "".join(f'<th class="n">{head}</th>' for head in heads)
-    yield f"<table><tr><th>bundle</th><th>setting</th>{numbers}</tr>"
+    yield f'<div class="wide"><table><tr><th>bundle</th><th>setting</th>{numbers}</tr>'
     for each in tuned.candidates:
         rows: Sequence[tuple[str, Point]] = [*((_knobs(point), point) for point in each.points), ("", each.default)]
         for setting, point in rows:
@@ -155,7 +156,7 @@ def table(tuned: Tuned) -> Iterator[str]:
             named = f"default: {each.setting}" if default else setting
             yield f"<tr{kind}><td>{escape(each.precision)}</td><td>{escape(named)}</td>"
             yield "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
-    yield "</table>"
+    yield "</table></div>"
 
 
 def changed(tuned: Tuned) -> Iterator[str]:

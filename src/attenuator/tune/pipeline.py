@@ -161,6 +161,8 @@ class Run:
             takes += (
                 f" (--minutes {self.settings.minutes:g}); all {every} would take {minutes(fixed_s + every * each_s)}"
             )
+        if fixed_s > 60 * self.settings.minutes:
+            takes += f"; --minutes {self.settings.minutes:g} is less than the exports alone take"
         self.note(takes)
 
     def journal(self, every: Texts) -> Journal:

@@ -182,8 +182,13 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
     accuracy, before = choice.default.accuracy, tuned.candidates[0].points[0].accuracy
     if accuracy and before:
         lines.append(f"accuracy: {accuracy.value:.3f}, exact {before.value:.3f}")
-    kept = "requests that set nothing compute every token" if choice.is_exact else f"default {choice.setting}"
-    lines.append(f"bundle: {output}, {choice.precision}, {', '.join(filter(None, (tuned.selection, kept)))}")
+    parts = [tuned.selection, f"default {choice.setting}"]
+    if choice.is_exact:
+        parts = [
+            "requests that set nothing compute every token",
+            tuned.selection and f"at a lower keep {tuned.selection}",
+        ]
+    lines.append(f"bundle: {output}, {choice.precision}, {', '.join(filter(None, parts))}")
     lines.append(f"Serve it: attenuator serve {output}")
     return lines
 

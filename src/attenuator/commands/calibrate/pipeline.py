@@ -145,8 +145,9 @@ def timed(model: Model, folder: Path, texts: Texts, settings: Sequence[Calibrate
     if priced:
         every = len(latency.tokens) * (len(settings) + 1)
         print(
-            f"attenuator {COMMAND}: the machine was busy: {priced} of {every} times were noise twice and are modelled; "
-            "take them again with --only-times when nothing else runs",
+            f"attenuator {COMMAND}: the machine was busy: {priced} of {every} times varied too much and are estimated "
+            "from the others; take them again when nothing else runs: "
+            f"attenuator {COMMAND} BUNDLE --data FILE --truncate --only-times",
             file=sys.stderr,
         )
     return latency
