@@ -41,6 +41,7 @@ from attenuator.texts import parts
 # Fields of a request that say how a service is to treat it among others.
 OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
 BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
+MAX_THREADS = 1024  # as on the command line
 SHARE = 16  # inputs that a thread tokenizes in one go
 EACH = INPUT_KINDS.replace("a text, ", "a text, a tuple of two texts, ", 1)
 INPUTS_ALLOWED = f"a text, or a list, array or iterator of one or more, each {EACH}"
@@ -325,8 +326,8 @@ def load(
         devices = " or ".join(get_args(DeviceSetting))
         sentence = f"device is '{printable(str(device))}', must be {devices}"
         raise InvalidRequest(sentence, param="device", allowed=devices)
-    if threads is not None and (type(threads) is not int or threads < 1):
-        allowed = "a whole number above 0, or None"
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
+        allowed = f"a whole number from 1 to {MAX_THREADS}, or None"
         raise InvalidRequest(f"threads is {shown(threads)}, must be {allowed}", param="threads", allowed=allowed)
     return on_device(Path(bundle), choose(device, device_id).device, threads=threads, check=check)
 

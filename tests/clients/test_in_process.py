@@ -284,8 +284,9 @@ def test_the_name_is_there_and_costs_nothing_until_it_is_used() -> None:
     ("arguments", "sentence"),
     [
         ({"device": "gpu"}, "device is 'gpu', must be cpu or cuda or auto"),
-        ({"threads": -1}, "threads is -1, must be a whole number above 0, or None"),
+        ({"threads": -1}, "threads is -1, must be a whole number from 1 to 1024, or None"),
         ({"threads": "2"}, "threads is a text, must be a whole number"),
+        ({"threads": 10**6}, "threads is 1000000, must be a whole number from 1 to 1024"),
     ],
 )
 def test_load_names_a_wrong_argument(bundles: dict[str, Path], arguments: dict[str, Any], sentence: str) -> None:

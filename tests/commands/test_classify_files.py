@@ -203,6 +203,7 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
         (["--input", "{csv}", "--column", "review"], 1, "line 6 has 4 cells, the header has 3"),
         (["--input", "{empty}", "--output", "-"], 1, "is empty: the first line must name the columns"),
         (["--input", "/nowhere.csv", "--output", "-"], 1, "/nowhere.csv cannot be read"),
+        (["--input", "/nowhere.csv", "--output", "{out}"], 1, "/nowhere.csv cannot be read"),
         (["--input", "{csv}", "--column", "review", "--output", "/nowhere/out.csv"], 1, "cannot be written"),
         (["--input", "{csv}", "--column", "review", "--output", "-", "--top-k", "9"], 1, "--top-k is 9"),
         (["--output", "-", "--concurrency", "0", "x"], 2, "--concurrency (or ATTENUATOR_CONCURRENCY) is '0'"),
@@ -212,7 +213,7 @@ def test_an_output_without_answers_replaces_what_was_there(run: Run, bundles: di
 def test_what_is_wrong_with_more_than_a_row_is_one_sentence(
     run: Run, bundles: dict[str, Path], tmp_path: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
-    places = {"csv": tmp_path / "in.csv", "empty": tmp_path / "empty.csv"}
+    places = {"csv": tmp_path / "in.csv", "empty": tmp_path / "empty.csv", "out": tmp_path / "out.csv"}
     places["csv"].write_text(TABLE)
     places["empty"].write_text("")
     filled = [argument.format(**places) for argument in arguments]
@@ -220,6 +221,7 @@ def test_what_is_wrong_with_more_than_a_row_is_one_sentence(
     assert (exit_code, len(errors.splitlines())) == (code, 1)
     assert sentence in errors
     assert places["csv"].read_text() == TABLE
+    assert not list(tmp_path.glob("out.csv*")), "what answered nothing leaves nothing"
 
 
 def test_lines_begin_where_their_row_begins(tmp_path: Path) -> None:
