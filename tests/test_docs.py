@@ -18,11 +18,11 @@ from attenuator.__main__ import COMMANDS, main
 from attenuator.api import ClassifyRequest
 from attenuator.ops import KNOBS
 from attenuator.runtime.device import INSTALL
+from attenuator.serve import events
 from attenuator.serve.access.keys import parse_keys
 from attenuator.serve.accuracy.goals import GOALS
 from attenuator.serve.api.documentation import CLASSIFY_ANSWERS
 from attenuator.serve.api.errors import STATUS
-from attenuator.serve import events
 from attenuator.serve.observe.logs import JsonFormatter, RequestLog
 
 ROOT = Path(__file__).resolve().parent.parent
