@@ -13,14 +13,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attenuator import bundle
-from attenuator.errors import ExportError
+from attenuator.errors import ExportError, printable
 from attenuator.export.sentences import writing
 
 __all__ = ["refuse_output", "replace", "staging_for"]
 
 UNFINISHED, REPLACED = "unfinished", "replaced"
-# Of what older versions left, only folders with nothing else in them are removed.
-BUNDLE_FILES = {*bundle.REQUIRED_FILES, *bundle.WEIGHTS, bundle.TAUGHT_PROBE, bundle.MANIFEST, bundle.CALIBRATION}
+# What a bundle's folder may have; one with anything else is neither replaced nor removed.
+BUNDLE_FILES = {
+    *(bundle.MANIFEST, *bundle.REQUIRED_FILES, *bundle.WEIGHTS, bundle.TAUGHT_PROBE, bundle.CALIBRATION),
+    *("calibration.svg", "calibration.partial.jsonl", "report.html"),  # as `calibrate` and `tune` write them
+}
 
 
 def refuse_output(folder: Path) -> None:
@@ -30,12 +33,15 @@ def refuse_output(folder: Path) -> None:
         folder: where a bundle is to be.
 
     Raises:
-        ExportError: a file is there, or a folder with files and no `bundle.json`.
+        ExportError: a file is there, a folder with files and no `bundle.json`, or a bundle beside other files.
     """
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"output '{folder}' is a file, must be a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / bundle.MANIFEST).is_file():
         raise ExportError(f"output '{folder}' is a folder that is not a bundle, must be a bundle, empty or new")
+    others = sorted({path.name for path in folder.iterdir()} - BUNDLE_FILES) if folder.is_dir() else []
+    if others:
+        raise ExportError(f"output '{folder}' holds '{printable(others[0])}' beside a bundle, must hold a bundle alone")
 
 
 @contextmanager
@@ -58,7 +64,7 @@ def staging_for(folder: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with locked(parent):  # no other process takes the new folder for one that was left
-            for left in parent.glob(f".*.{UNFINISHED}.*"):
+            for left in left_by("*", UNFINISHED, parent):
                 remove_left(left)
             staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{UNFINISHED}.", dir=parent))
             held = os.open(staging, os.O_RDONLY)
@@ -95,6 +101,12 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
+def left_by(name: str, kind: str, parent: Path) -> list[Path]:
+    """Folders that exports of bundles of some name, a pattern, have made beside them: `mkdtemp` ends their names."""
+    made = re.compile(rf"\..+\.{kind}\.[a-z0-9_]{{8}}", re.DOTALL)
+    return [path for path in parent.glob(f".{name}.{kind}.*") if made.fullmatch(path.name)]
+
+
 def remove_left(staging: Path) -> None:
     """Removes what an export was writing, unless it still is."""
     try:
@@ -129,7 +141,7 @@ def replace(staging: Path, folder: Path) -> None:
         except OSError:
             os.replace(old, folder)
             raise
-    for old in folder.parent.glob(f"{glob.escape(prefix)}*"):  # a process that was killed here leaves one, too
+    for old in left_by(glob.escape(folder.name), REPLACED, folder.parent):  # as a process that was killed here leaves it
         shutil.rmtree(old, ignore_errors=True)
     remove_older(folder)
 

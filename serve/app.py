@@ -91,7 +91,9 @@ def create_app(engine: Engine, settings: ServeSettings, keys: KeyRing, metrics: 
 
 def create_api(routes: Routes, engine: Engine) -> FastAPI:
     """The routes, their errors and their description."""
-    app = FastAPI(title="Attenuator", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Attenuator", version=__version__, description=DESCRIPTION, openapi_url=None
+    )  # shown by `Routes`
     app.router.redirect_slashes = False
     app.include_router(routes.router())
     # After the routes, so that the page comes first where it is served.

@@ -159,7 +159,8 @@ def fitting_settings(
     def cost_at(name: str, value: KnobValue) -> float:
         return cost({**knobs, name: value})
 
-    cheapest = {name: min(each[0], exact[name], key=partial(cost_at, name)) for name, each in values.items()}
+    cheapest = {name: min(each[0], exact[name], key=partial(cost_at, name)) for name, each in values.items() if each}
+    values = {name: values[name] for name in cheapest}
     names = sorted(values, key=lambda name: cost_at(name, cheapest[name]))
     setting, others = dict(knobs), {}
     for name in names:
@@ -184,6 +185,8 @@ def cheapest_first(row: BundleKnob) -> list[KnobValue]:
     if row.dtype == "int32":
         values: list[KnobValue] = [value for value in range(int(row.low), int(row.high) + 1) if value != row.exact]
     else:
+        if row.low == row.high:
+            return [] if row.low == row.exact else [row.low]
         step = 10 ** math.ceil(math.log10((row.high - row.low) / FLOAT_STEPS))  # so that values have few digits
         multiples = range(math.ceil(row.low / step), math.floor(row.high / step) + 1)
         grid = {row.low, row.high, *(round(each * step, 6) for each in multiples)}

@@ -10,7 +10,7 @@ from functools import partial
 from attenuator.api import ChosenBy, Options
 from attenuator.errors import KnobOutOfRange
 from attenuator.ops import KNOBS
-from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped
+from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped, shown
 from attenuator.runtime import Model, Row
 from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.runtime.request import check_goals
@@ -204,7 +204,7 @@ def _within_ceilings(model: Model, asked: Asked, limits: Limits) -> Knobs:
         if name in asked.requested:
             allowed = allowed_by(name, ceiling)
             raise KnobOutOfRange(
-                f"{name} is {asked.knobs[name]:g}, must be {allowed} for the API key '{limits.key}'",
+                f"{name} is {shown(asked.knobs[name])}, must be {allowed} for the API key '{limits.key}'",
                 param=name,
                 allowed=allowed,
             )
@@ -229,6 +229,6 @@ def _is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:
 def allowed_by(name: str, ceiling: KnobValue) -> str:
     """The values of a knob that a ceiling allows, in words."""
     knob = KNOBS[name]
-    within = f"at most {ceiling:g}" if knob.accuracy == "rises" else f"at least {ceiling:g}"
+    within = f"at most {shown(ceiling)}" if knob.accuracy == "rises" else f"at least {shown(ceiling)}"
     exact_is_within = knob.exact < ceiling if knob.accuracy == "rises" else knob.exact > ceiling
     return f"{within} and not {knob.exact:g} (its exact value)" if exact_is_within else within

@@ -1,15 +1,17 @@
 """The routes: one path from a body to an answer."""
 
 import asyncio
+import json
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Security
+from fastapi import APIRouter, Depends, FastAPI, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
@@ -33,7 +35,7 @@ from attenuator.serve.api.errors import answer_to, stopped
 from attenuator.serve.api.peers.routes import Peers, error_form
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
-from attenuator.serve.edge.arrivals import Bodies, client_of
+from attenuator.serve.edge.arrivals import JSON, Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY
 from attenuator.serve.page import HEADERS, Page
@@ -42,6 +44,7 @@ from attenuator.serve.settings import ServeSettings, read_floors
 
 log = logging.getLogger(__name__)
 
+MOST_PAGES = 16  # of the reference, by the address that it was asked at
 INLINE_BYTES = 16_384  # of a body that the event loop parses itself: below 1 ms
 Exposition = Callable[[str], Awaitable[tuple[bytes, str]]]
 KEY = "api_key"  # where a request's scope holds its key
@@ -67,6 +70,7 @@ class Routes:
         self._bodies = Bodies(settings)
         self._probes = Probes(engine)
         self._turns = Turns()
+        self._documents = Documents({}, b"")
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix="parse")
 
     def router(self) -> APIRouter:
@@ -102,6 +106,7 @@ class Routes:
                 extra["dependencies"] = [*keyed, *row.needs]
             add(row.path, row.method, row.endpoint, summary=row.summary, **extra)
         add("/docs", "GET", self.documentation, include_in_schema=False)
+        add("/openapi.json", "GET", self.description, include_in_schema=False)
         assets = Page(REFERENCE_ASSETS if self._settings.no_page else None)
         if not self._settings.no_page:
             add("/", "GET", assets.index, include_in_schema=False)
@@ -126,7 +131,26 @@ class Routes:
 
     async def documentation(self, request: Request) -> Response:
         """The reference as one page that loads nothing from elsewhere."""
-        return HTMLResponse(reference_page(request.app.openapi(), str(request.base_url)), headers=HEADERS)
+        base_url = str(request.base_url)
+        page = self._documents_of(request.app).pages.get(base_url)
+        if page is None:
+            pages = self._documents.pages
+            if len(pages) == MOST_PAGES:
+                pages.clear()
+            page = pages[base_url] = reference_page(self._documents.described, base_url)
+        return HTMLResponse(page, headers=HEADERS)
+
+    async def description(self, request: Request) -> Response:
+        """The OpenAPI description."""
+        return Response(self._documents_of(request.app).content, media_type=JSON)
+
+    def _documents_of(self, app: FastAPI) -> "Documents":
+        """The description's documents: each takes milliseconds of the event loop, so they are kept."""
+        described = app.openapi()
+        if described is not self._documents.described:
+            content = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+            self._documents = Documents(described, content)
+        return self._documents
 
     async def models(self) -> Response:
         """Lists the served models."""
@@ -208,6 +232,21 @@ class Routes:
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
         return await form.response(whole, headers, self._turns.write)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents:
+    """What is made of the OpenAPI description.
+
+    Attributes:
+        described: the description.
+        content: the same in JSON.
+        pages: references, by the address that their examples ask.
+    """
+
+    described: dict[str, Any]
+    content: bytes
+    pages: dict[str, str] = field(default_factory=dict)
 
 
 class ClassifyDirectly:

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -69,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if sys.stdout is None:  # closed by the shell, `>&-`
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an encoding may lack a text's letters
+        sys.stdout.reconfigure(errors="backslashreplace")
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = run(argv, interruptible=arguments is None)

@@ -349,6 +349,8 @@ def manifest_content(folder: Path) -> bytes:
             raise BundleError(f"bundle {folder}: {MANIFEST} is missing")
         if not path.is_file():  # a pipe or a device never ends
             raise BundleError(f"bundle {folder}: {MANIFEST} is not a file")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BundleError(f"bundle {folder}: {MANIFEST} is a link that leaves the folder")
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ValueError(f"it has {path.stat().st_size} bytes, must have at most {MAX_MANIFEST_BYTES}")
         return path.read_bytes()

@@ -9,8 +9,8 @@ import pytest
 from refusals import files_up_to, refuse
 
 from attenuator.bundle import MANIFEST
-from attenuator.errors import AttenuatorError
-from attenuator.export.output import replace, staging_for
+from attenuator.errors import AttenuatorError, ExportError
+from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.tuning import checkpoints
 
 Get = Callable[[str], Path]
@@ -74,8 +74,28 @@ def test_what_killed_exports_of_older_versions_left_is_removed_and_nothing_else(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mca.notes", ".mca.settings", ".mca2.k3x_9a2b", "mca"]
 
 
+def test_a_bundle_beside_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("{}")
+    (tmp_path / "report.html").write_text("")
+    refuse_output(tmp_path)
+    (tmp_path / "texts.txt").write_text("mine")
+    with pytest.raises(ExportError, match=r"holds 'texts\.txt' beside a bundle, must hold a bundle alone"):
+        refuse_output(tmp_path)
+
+
+def test_folders_whose_names_are_only_alike_stay(tmp_path: Path) -> None:
+    names = [".my.unfinished.novel", ".bundle.replaced.backup"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    for _ in range(2):
+        with staging_for(tmp_path / "bundle") as staging:
+            (staging / MANIFEST).write_text("{}")
+            replace(staging, tmp_path / "bundle")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "bundle"])
+
+
 def test_an_old_bundle_that_a_killed_export_had_moved_away_is_removed_once_a_new_one_is_there(tmp_path: Path) -> None:
-    old = tmp_path / ".bundle.replaced.abc"
+    old = tmp_path / ".bundle.replaced.abcd0123"
     old.mkdir()
     with staging_for(tmp_path / "bundle") as staging:
         (staging / MANIFEST).write_text("{}")

@@ -155,6 +155,17 @@ def test_shares_have_two_digits() -> None:
     assert cheapest_first(ROWS[1])[-1] == 0.99
 
 
+def test_a_knob_with_one_value_has_no_other_setting() -> None:
+    fixed = ROWS[1].model_copy(update={"low": 1.0, "default": 1.0})
+    assert cheapest_first(fixed) == []
+    assert cheapest_first(fixed.model_copy(update={"low": 0.5, "high": 0.5})) == [0.5]
+    limit = 0.99 * cost_of_two(DEAR)
+    named = fitting_settings(cost_of_two, DEAR, [ROWS[0], fixed], limit)
+    assert named is not None
+    assert named.knob == "alpha"
+    assert fitting_settings(cost_of_two, DEAR, [fixed], limit) is None
+
+
 @dataclass(frozen=True, slots=True)
 class CountedCost(CostModel):
     """Keeps the lengths that were asked for, with the settings."""

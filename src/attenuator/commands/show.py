@@ -10,6 +10,7 @@ from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.figures import plain
 from attenuator.commands.report import Report
 from attenuator.commands.show_capacity import show_capacity
+from attenuator.errors import printable
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.precision import PRECISIONS
 
@@ -29,7 +30,7 @@ def _pairs(console: Console, pairs: dict[str, str]) -> None:
     table.add_column()
     for name, value in pairs.items():
         if value:
-            table.add_row(name, value)
+            table.add_row(name, printable(value))  # a bundle is not trusted with the terminal
     console.print(table)
 
 
