@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import stat
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -36,7 +38,9 @@ def forget(path: Path, names: Collection[str]) -> None:
 
 
 def _reserve(file: IO[bytes], path: Path) -> None:
-    """Locks a file for this process, until it is closed."""
+    """Locks a file for this process, until it is closed; refuses pipes and devices, which may never end."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise InvalidRequest(f"{path} is a pipe or a device, must be a file")
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +92,7 @@ class Journal:
         try:
             self._file = path.open("a+b")
         except OSError as error:
-            raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+            raise InvalidRequest(f"{path} cannot be written: {error.strerror or error}") from None
         try:
             _reserve(self._file, path)
             if restart:

@@ -175,6 +175,16 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
         yield _item(line, where) if jsonl else Item(where, {"text": checked(line, where)})
 
 
+def refuse_pipe(path: Path) -> None:
+    """Refuses a file that can be read only once, where its content also says which run goes on.
+
+    Raises:
+        InvalidRequest: it is a pipe or a device.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InvalidRequest(f"{path} is a pipe or a device, must be a file: it is read more than once")
+
+
 def parts(source: Iterable[T], size: Callable[[T], int], most: int, most_size: int) -> Iterator[list[T]]:
     """Cuts what comes into parts of bounded length and size; one that is larger than that is alone."""
     part: list[T] = []

@@ -224,6 +224,22 @@ def test_what_is_wrong_with_more_than_a_row_is_one_sentence(
     assert not list(tmp_path.glob("out.csv*")), "what answered nothing leaves nothing"
 
 
+def test_pipes_and_devices_keep_no_journal_and_are_none(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    discarded = ("--output", "/dev/null", "--output-format", "csv")
+    code, _, errors = run("classify", "--bundle", bundles["mca"], *discarded, "fox")
+    assert (code, errors) == (0, "")
+    assert not Path("/dev/null.partial.jsonl").exists()
+    for resume in ("/dev/zero", str(tmp_path / "pipe")):
+        output = str(tmp_path / "out.csv")
+        code, _, errors = run("classify", "--bundle", bundles["mca"], "--output", output, "--resume", resume, "fox")
+        assert code == 1
+        assert "None" not in errors
+        assert len(errors.splitlines()) == 1
+    code, _, errors = run("calibrate", bundles["mca"], "--data", str(tmp_path / "pipe"))
+    assert (code, "is a pipe or a device, must be a file: it is read more than once" in errors) == (1, True)
+
+
 def test_lines_begin_where_their_row_begins(tmp_path: Path) -> None:
     rows = read(tmp_path, '\ufefftext,n\r\n"a\r\nb",1\r\n\r\nc,2\r\n"open,3\r\nd,4\r\n', "csv")
     assert [row.where.rpartition(" ")[2] for row in rows] == ["2", "5", "6"]

@@ -95,8 +95,9 @@ class FileRun:
 
 
 def partial_of(output: str) -> Path | None:
-    """Where the answers of an unfinished run are, beside its output; None beside standard output."""
-    return None if output == STDIN else Path(f"{output}{PARTIAL_SUFFIX}")
+    """Where the answers of an unfinished run are, beside its output; None beside standard output, pipes and devices."""
+    is_file = output != STDIN and (Path(output).is_file() or not Path(output).exists())
+    return Path(f"{output}{PARTIAL_SUFFIX}") if is_file else None
 
 
 def named(error: AttenuatorError, where: str) -> str:

@@ -17,7 +17,7 @@ from attenuator.errors import InputTooLong, InvalidRequest
 from attenuator.export.source import Source
 from attenuator.rows import Columns, file_rows, format_of
 from attenuator.runtime import Input
-from attenuator.texts import Item
+from attenuator.texts import Item, refuse_pipe
 from attenuator.tuning.data import LABEL, LABELS, text_encoder
 
 AMPLE = 2  # a range gets this many times the texts that show the goal if no answer changes
@@ -58,6 +58,7 @@ def read_items(path: Path, columns: Columns, label_column: str | None, most: int
     Raises:
         InvalidRequest: the file cannot be read, has no texts, or a row has none.
     """
+    refuse_pipe(path)
     items = []
     for row in file_rows(str(path), format_of(str(path), None), columns):
         if row.content is None:

@@ -18,6 +18,7 @@ from attenuator.ops.knobs import shown
 from attenuator.rows import Columns, Format, file_rows, format_of
 from attenuator.runtime import Encoded, Input
 from attenuator.runtime.tokens import TextEncoder
+from attenuator.texts import refuse_pipe
 
 __all__ = ["LABEL", "LABELS", "Data", "Text", "encode", "read", "refuse_same", "split", "text_encoder"]
 
@@ -88,6 +89,7 @@ def read(
     Raises:
         InvalidRequest: the file cannot be read or is empty, or names the first row that cannot be trained on.
     """
+    refuse_pipe(path)
     texts, lists = [], 0
     for row in file_rows(str(path), format_of(str(path), kind), columns or Columns()):
         if row.content is None:

@@ -15,7 +15,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Encoded, Input, Model
 from attenuator.runtime.scores import SCORES
-from attenuator.texts import Item, label_places, label_text, lines_of
+from attenuator.texts import Item, label_places, label_text, lines_of, refuse_pipe
 
 LABELS_SHOWN = 8
 LOWER_GOALS = (0.95, 0.9, 0.8)
@@ -56,6 +56,7 @@ def read_texts(path: Path, model: Model, *, min_agreement: float, confidence: fl
     Raises:
         InvalidRequest: the file cannot be read, has too few texts, or a line is not as described.
     """
+    refuse_pipe(path)
     items = list(lines_of(str(path), jsonl=True))
     refuse_too_few(path, len(items), min_agreement, confidence, len(model.manifest.knobs))
     truth = truth_of(items, model.manifest)
