@@ -6,9 +6,11 @@ One JSON object a line on standard output: `{"stage": file}` before each file is
 `{"ok": true}` at the end. If the process dies, the last stage tells which file killed it.
 """
 
+import ctypes
 import json
 import math
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ from attenuator.runtime.tokens import Encoded, TextEncoder
 INPUT_TYPES = {"int32": "tensor(int32)", "int64": "tensor(int64)", "float": "tensor(float)"}
 MEMORY_BYTES = 16 * 2**30
 CPU_SECONDS = 300
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG: as the thread ends that waits for this process
 # Usual text, then long runs that make a hostile pattern backtrack or a hostile replacement grow without end.
 SAMPLE = "The quick (brown) fox's 1,234.5 jumps: na\u00efve \u6f22\u5b57. " + "a" * 64 + "! " + "0" * 64 + " x" * 64
 
@@ -354,6 +357,7 @@ def main() -> int:
     """Checks the bundle named on the command line."""
     folder, device, copy_to, *_ = [*sys.argv[1:], None, None]
     place = CPU if device is None else parse_device(device)
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)  # nobody else would end it before its CPU time is up
     lower_limit(resource.RLIMIT_CORE, 0)
     if place.kind == "cpu":  # CUDA reserves an address space of terabytes
         lower_limit(resource.RLIMIT_AS, MEMORY_BYTES)
