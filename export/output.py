@@ -141,7 +141,7 @@ def replace(staging: Path, folder: Path) -> None:
         except OSError:
             os.replace(old, folder)
             raise
-    for old in left_by(glob.escape(folder.name), REPLACED, folder.parent):  # as a process that was killed here leaves it
+    for old in left_by(glob.escape(folder.name), REPLACED, folder.parent):  # left by a process that was killed here
         shutil.rmtree(old, ignore_errors=True)
     remove_older(folder)
 
