@@ -34,12 +34,12 @@ def test_a_familys_attentions_are_those_of_the_page(family: Family) -> None:
 
 def test_a_deberta_without_terms_for_distances_has_those_of_the_first_row() -> None:
     config = type(CHECKPOINTS["deberta"].config)(relative_attention=False)
-    assert table()["DeBERTa without terms for distances"] == allowed(config, "deberta")
+    assert table()["DeBERTa without relative positions"] == allowed(config, "deberta")
     assert (
         not set(table())
         - {family.title for family in FAMILIES}
         - {
-            "DeBERTa without terms for distances",
+            "DeBERTa without relative positions",
             "the project's own encoder",
         }
     )

@@ -39,7 +39,7 @@ def busy(queue_s: float) -> Callable[[Mapping[str, KnobValue]], tuple[float, flo
 
 
 def chosen(model: Model, tokens: int = LONG, elapsed_s: float = 0.0, queue_s: float = 0.0, **goals: float) -> KnobValue:
-    now = Circumstances(tokens, elapsed_s, busy(queue_s))
+    now = Circumstances(tokens, elapsed_s, busy(queue_s), lambda knobs: True)
     knobs = knobs_for(model, now, **goals)
     assert isinstance(knobs["num_hashes"], int)
     return knobs["num_hashes"]

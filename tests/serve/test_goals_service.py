@@ -260,7 +260,7 @@ def test_a_queue_lowers_what_a_latency_chooses_and_the_prediction_is_kept(folder
             idle = engine.admission.forecast(model, tokens, exact)
             assert idle.queue_s == 0
             latency_ms = 1300 * idle.run_s
-            now = Circumstances(tokens[0], 0.0, partial(engine.admission.forecast, model, tokens))
+            now = Circumstances(tokens[0], 0.0, partial(engine.admission.forecast, model, tokens), lambda knobs: True)
 
             def chosen() -> dict[str, Any]:
                 return knobs_for(model, now, max_latency_ms=latency_ms)
