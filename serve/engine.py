@@ -225,7 +225,7 @@ class Engine:
         def finds_room(knobs: Knobs) -> bool:
             return not self._queue.full(self.admission.demand(work.model, work.tokens, knobs), flow.key)
 
-        level = self.brownout.level(flow.key, flow.priority)
+        level = partial(self.brownout.level, flow.key, flow.priority)
         return Load(work, time.perf_counter() - started_s, forecast, pressure, finds_room, level)
 
     async def run(

@@ -106,7 +106,7 @@ class Load:
     forecast: Callable[[Knobs], tuple[float, float]]
     pressure: Callable[[], tuple[float, float, float]]
     finds_room: Callable[[Knobs], bool]
-    level: Level
+    level: Callable[[], Level]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
 
 def level_of(load: Load, knobs: Knobs) -> float:
     """How far load lowers a request that may be lowered, from 0 to 1: to its floors where it finds no room."""
-    level = load.level.observe(*load.pressure())
+    level = load.level().observe(*load.pressure())
     return level if load.finds_room(knobs) else 1.0
 
 

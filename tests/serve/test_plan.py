@@ -44,9 +44,8 @@ def loaded(
     work: Work, level: float, forecast: Callable[[Knobs], tuple[float, float]] = lambda knobs: (0.0, 1.0)
 ) -> Load:
     """A load that lowers a request as far as the level says."""
-    return Load(
-        work, 0.0, forecast, lambda: ((level + 1) / 2 if level else 0.0, 0.0, 0.0), lambda knobs: True, Level(1.0)
-    )
+    wait_s, own = (level + 1) / 2 if level else 0.0, Level(1.0)
+    return Load(work, 0.0, forecast, lambda: (wait_s, 0.0, 0.0), lambda knobs: True, lambda: own)
 
 
 def decide(
@@ -348,7 +347,7 @@ def test_only_what_may_be_lowered_asks_for_the_level_once(model: Model) -> None:
     for fields in ({KNOB: 64}, {"min_agreement": 0.9, "degradable_to": {KNOB: 4}}, {"degradable_to": {}}):
         plan(model, parse_request({"inputs": "a", **fields}, model).asked, Limits(), load)
     assert asked_for == []
-    assert load.level.value == 0.0
+    assert load.level().value == 0.0
     lowered = plan(model, parse_request({"inputs": "a", "degradable_to": {KNOB: 4}}, model).asked, Limits(), load)
     assert asked_for == [{KNOB: DEFAULT}]
     assert 4 < lowered.knobs[KNOB] < DEFAULT
