@@ -22,7 +22,7 @@ UNFINISHED, REPLACED = "unfinished", "replaced"
 # What a bundle's folder may have; one with anything else is neither replaced nor removed.
 BUNDLE_FILES = {
     *(bundle.MANIFEST, *bundle.REQUIRED_FILES, *bundle.WEIGHTS, bundle.TAUGHT_PROBE, bundle.CALIBRATION),
-    *("calibration.svg", "calibration.partial.jsonl", "report.html"),  # as `calibrate` and `tune` write them
+    *(bundle.PLOT, bundle.PARTIAL, bundle.REPORT),
 }
 
 

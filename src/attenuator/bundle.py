@@ -26,6 +26,8 @@ TOKENIZER = "tokenizer.json"
 PROBE = "probe.npz"
 TAUGHT_PROBE = "taught.npz"
 CALIBRATION = "calibration.json"
+# What commands put beside these: the plot of a calibration, its journal while it runs, the report of a tuning.
+PLOT, PARTIAL, REPORT = "calibration.svg", "calibration.partial.jsonl", "report.html"
 TRAINED_POSITIONS = "trained"  # the positions of a model that reads what its checkpoint was trained to read
 REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
 MAX_MANIFEST_BYTES = 4 * 2**20

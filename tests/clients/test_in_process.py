@@ -7,20 +7,23 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import calibrations
 import httpx
 import numpy as np
 import pytest
 import tiny
+from annotated_types import Le
+from pydantic.fields import FieldInfo
 from service import Service
 
 import attenuator
+from attenuator import commandline
 from attenuator.api import Classification
 from attenuator.clients import Client
 from attenuator.errors import BundleError, InvalidRequest, KnobOutOfRange, NotCalibrated, UnknownField
-from attenuator.local import BATCH_ROWS, LocalModel
+from attenuator.local import BATCH_ROWS, MAX_THREADS, LocalModel
 
 RANDOM = np.random.default_rng(5)
 TEXTS = [" ".join(RANDOM.choice(tiny.WORDS, int(count))) for count in RANDOM.integers(1, 60, 200)]
@@ -298,3 +301,8 @@ def test_load_names_a_wrong_argument(bundles: dict[str, Path], arguments: dict[s
 def test_a_bundles_name_that_no_file_can_have_is_refused(name: str) -> None:
     with pytest.raises(BundleError):
         attenuator.load(name)
+
+
+def test_as_many_threads_as_on_the_command_line() -> None:
+    [limits] = [each for each in get_args(commandline.Threads) if isinstance(each, FieldInfo)]
+    assert Le(MAX_THREADS) in limits.metadata

@@ -19,13 +19,11 @@ import pytest
 import tiny
 
 from attenuator.__main__ import main
-from attenuator.bundle import CALIBRATION, MODEL, read_manifest
+from attenuator.bundle import CALIBRATION, MODEL, PARTIAL, PLOT, read_manifest
 from attenuator.calibration import Calibration, read_calibration
 from attenuator.calibration.turns import Timing
 from attenuator.commands.calibrate import pipeline, timing
-from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.commands.calibrate.partial import PartialResults
-from attenuator.commands.calibrate.pipeline import PLOT
 from attenuator.commands.calibrate.settings import CalibrateSettings
 from attenuator.commands.calibrate.texts import correct, read_texts
 from attenuator.commands.cost import TimeModel

@@ -11,12 +11,11 @@ import pytest
 from checkpoints import CHECKPOINTS, TEXTS, save
 
 from attenuator.__main__ import main
-from attenuator.bundle import read_manifest
+from attenuator.bundle import PARTIAL, REPORT, read_manifest
 from attenuator.calibration import read_calibration
 from attenuator.calibration.goals import default_setting, estimate
 from attenuator.calibration.turns import Timing, in_turns
 from attenuator.commands.calibrate import timing
-from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.export import trial
 from attenuator.export.source import load as load_source
 from attenuator.runtime import load
@@ -133,7 +132,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     assert "so few texts" not in printed, "60 can promise 0.9"
     assert "warning: all of these texts get the same answer, and" in printed, "this model has learned nothing"
     assert f"Serve it: attenuator serve {output}" in printed
-    content = (output / pipeline.REPORT).read_text()
+    content = (output / REPORT).read_text()
     page = Page(content)
     assert "script" not in {tag for tag, _ in page.tags}
     assert not [of for _, of in page.tags if {"src", "href"} & of.keys()], "nothing from outside"
@@ -152,7 +151,7 @@ def test_int8_alone_can_be_asked_for_and_few_texts_promise_less(
     assert read_manifest(output).precision == "int8"
     assert "so few texts cannot promise 0.99" in printed
     assert "can promise 0.94 at most; give 613 or more" in printed
-    assert "No keep below 0.9 keeps 99 % of the exact answers." in Page((output / pipeline.REPORT).read_text()).text
+    assert "No keep below 0.9 keeps 99 % of the exact answers." in Page((output / REPORT).read_text()).text
 
 
 def test_without_texts_the_bundle_is_exact_and_a_sentence_says_what_it_takes(checkpoint: Path, tmp_path: Path) -> None:

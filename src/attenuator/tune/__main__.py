@@ -28,8 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     settings, [checkpoint] = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES)
     try:
         with interrupt_afterwards():
+            from attenuator.bundle import REPORT
             from attenuator.export.steps import Steps  # seconds of imports, after --help was answered
-            from attenuator.tune.pipeline import REPORT, Run
+            from attenuator.tune.pipeline import Run
             from attenuator.tune.result import sentences
 
         with Steps(Console(stderr=True)) as steps:

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator import __version__
-from attenuator.bundle import MANIFEST, ChosenSelection, Manifest
+from attenuator.bundle import MANIFEST, PARTIAL, REPORT, ChosenSelection, Manifest
 from attenuator.calibration.payoff import cannot_pay
 from attenuator.calibration.proportions import proportion
 from attenuator.calibration.turns import Timing
-from attenuator.commands.calibrate.partial import NAME as PARTIAL
 from attenuator.commands.calibrate.pipeline import Outcome, calibrate, write_whole
 from attenuator.commands.calibrate.settings import CalibrateSettings
 from attenuator.commands.calibrate.texts import Texts, correct
@@ -46,7 +45,7 @@ from attenuator.tune.settings import TuneSettings
 from attenuator.tune.speed import Contender, texts_a_second
 from attenuator.tune.texts import FEWEST, Parts
 
-REPORT, JOURNAL = "report.html", "tuning.jsonl"
+JOURNAL = "tuning.jsonl"
 EXACT_PRECISION = "fp32"
 ROUNDED_PRECISION = "int8"
 # What changes the result: an interrupted run goes on with these alone.

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attenuator.bundle import PARTIAL
 from attenuator.journal import Journal
-
-NAME = "calibration.partial.jsonl"
 
 Logits = npt.NDArray[np.float32]
 
@@ -35,7 +34,7 @@ class PartialResults(Journal):
         """
         self._done: dict[tuple[int, int], Logits] = {}
         super().__init__(
-            folder / NAME,
+            folder / PARTIAL,
             about,
             other="is of an interrupted run with another bundle revision, other data or other options",
             advice="give --restart to forget it, or the options of that run to go on",

@@ -10,7 +10,7 @@ import numpy as np
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
 from attenuator import __version__
-from attenuator.bundle import CALIBRATION, MODEL, Manifest
+from attenuator.bundle import CALIBRATION, MODEL, PLOT, Manifest
 from attenuator.calibration import certainty
 from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
@@ -31,8 +31,6 @@ from attenuator.runtime.graph import read_graph
 from attenuator.runtime.scores import agrees, margins, tolerance
 from attenuator.runtime.session import cpu_count
 from attenuator.runtime.work import count_work
-
-PLOT = "calibration.svg"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
