@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 
 BISECTIONS = 50  # halve [0, 1] to near the spacing of float64 around 1
 

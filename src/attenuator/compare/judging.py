@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attenuator.calibration.frontier import CHOOSING_SHARE, texts_needed, undominated
 from attenuator.calibration.goals import reaching
 from attenuator.calibration.proportions import fewest_texts, proportion
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 from attenuator.calibration.turns import FASTER
 from attenuator.compare.candidates import Method
 from attenuator.compare.data import SEED, Range

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from attenuator.calibration.plot import AGREEMENT_STEPS, COLOURS, MOST_STEPS
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 from attenuator.compare.judging import Candidate, Point, Verdict
 from attenuator.compare.report import titled
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 from attenuator.compare.candidates import Absent
 from attenuator.compare.grid import shown
 from attenuator.compare.judging import Candidate, Verdict

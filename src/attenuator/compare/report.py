@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 from attenuator.calibration.turns import FASTER
 from attenuator.compare.candidates import Absent
 from attenuator.compare.grid import shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from attenuator.calibration.schema import Proportion
+from attenuator.calibration.records import Proportion
 from attenuator.tune.result import Candidate, Point, Tuned, interval, sentences
 
 WIDTH, HEIGHT = 760, 420

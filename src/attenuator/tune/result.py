@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from attenuator.calibration.goals import default_setting, estimate, fewest_estimated, keeping_default
 from attenuator.calibration.proportions import fewest_divided, fewest_texts, lower_bound, wilson
-from attenuator.calibration.schema import Calibration, Proportion, shown
+from attenuator.calibration.records import Proportion
+from attenuator.calibration.schema import Calibration, shown
 from attenuator.calibration.turns import FASTER
 from attenuator.ops.knobs import Knobs
 

@@ -1,0 +1,95 @@
+"""How well a cheap first step orders lists for a reranker: the part `lists` of `calibration.json`.
+
+A list is ranked in two steps: all documents at a setting, then the best of them again at the exact values. The top of
+the answer is the exact one where no document of the exact top was left behind by the first step. So one run of every
+list at a setting tells how often that holds for every number of documents that is scored again. That number is
+kept as a share of the list, because in a longer list more documents stand before those of the top.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from attenuator.bundle import Sha256
+from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Proportion, Record
+
+MAX_TOPS, MAX_SHARES = 16, 64
+
+
+class ListSetting(Record):
+    """One setting of the first step, and what it was worth.
+
+    Attributes:
+        knobs: value by knob name; all knobs of the bundle.
+        same_top: share of lists whose first documents are those of the exact order, in that order, `[tops][shares]`.
+        ndcg: mean nDCG@10 after both steps, one a share; empty where the data has no `relevant`.
+        mrr: mean reciprocal rank within the first 10, likewise.
+        overlap: mean share of the exact first 10 that are among the first 10, one a share.
+    """
+
+    knobs: dict[str, Finite]
+    same_top: list[list[Proportion]]
+    ndcg: list[Annotated[float, Field(ge=0, le=1)]] = []
+    mrr: list[Annotated[float, Field(ge=0, le=1)]] = []
+    overlap: list[Annotated[float, Field(ge=0, le=1)]]
+
+
+class ListCalibration(Record):
+    """What first steps were worth on lists.
+
+    Attributes:
+        data: name of the file of lists, without its folder.
+        data_sha256: of its content.
+        lists: how many were measured.
+        documents: of the median list.
+        tops: numbers of first documents that were compared, ascending.
+        shares: shares of a list that the second step scores again, ascending; the first is 0, no second step, and the
+            last 1.
+        settings: the exact one first.
+    """
+
+    data: Line
+    data_sha256: Sha256
+    lists: Annotated[int, Field(ge=1)]
+    documents: Annotated[int, Field(ge=1)]
+    tops: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=MAX_TOPS)]
+    shares: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=MAX_SHARES)]
+    settings: Annotated[list[ListSetting], Field(min_length=1, max_length=MAX_SETTINGS)]
+
+    @model_validator(mode="after")
+    def fits_together(self) -> Self:
+        """Checks what one field says about another."""
+        for values in (self.tops, self.shares):
+            if any(after <= before for before, after in pairwise(values)):
+                raise ValueError("tops and shares must rise")
+        if (self.shares[0], self.shares[-1]) != (0, 1):
+            raise ValueError("shares must begin at 0 and end at 1")
+        count = len(self.shares)
+        for row in self.settings:
+            if len(row.same_top) != len(self.tops):
+                raise ValueError(f"a setting must have one same_top for each of {len(self.tops)} tops")
+            lengths = {len(row.overlap), *(len(each) for each in row.same_top)}
+            if lengths != {count} or not {len(row.ndcg), len(row.mrr)} <= {0, count}:
+                raise ValueError(f"a setting must have one value for each of {count} shares")
+        return self
+
+    def same_top(self, knobs: Mapping[str, float], rescored: int, documents: int, top_n: int) -> Proportion | None:
+        """How often the first `top_n` of two steps are those of the exact order.
+
+        Args:
+            knobs: of the first step.
+            rescored: documents that the second step scores again; 0 without one.
+            documents: of the list.
+            top_n: how many of the best are asked for.
+
+        Returns:
+            The figure at the next smaller share and the next larger top that were measured; None where nothing was.
+        """
+        place = bisect_left(self.tops, top_n)
+        if place == len(self.tops):
+            return None
+        share = bisect_right(self.shares, rescored / documents) - 1
+        return next((row.same_top[place][share] for row in self.settings if row.knobs == knobs), None)
