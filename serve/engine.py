@@ -291,7 +291,7 @@ class Engine:
         return NotReady(f"the service is {self.state} and takes no requests")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RequestRun:
     """A request between its tokenized inputs and its results: what it asks of the engine.
 

@@ -6,9 +6,10 @@ Every room may tell, and `observe` listens. Every request has a task of its own,
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
-from attenuator.ops.knobs import Knobs
+from attenuator.api import ChosenBy, Goals
+from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Model, Row, RowResult
 
 CLIENT_LEFT = 499  # the status of a request whose client disconnected; it is not sent
@@ -16,10 +17,40 @@ STATUS_KEY = "status"  # where a request's scope has that of its answer, once th
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")
-fields: ContextVar[dict[str, Any] | None] = ContextVar("access_fields", default=None)
 
 
-def note(**values: Any) -> None:
+class Noted(Goals, total=False):
+    """What the log, the metrics and the span of a request say of it, as far as it came; its goals besides.
+
+    Attributes:
+        key: name of its API key.
+        model: that was asked.
+        revision: of a model that was loaded.
+        inputs: how many texts.
+        knobs: that it ran with.
+        chosen_by: who chose them.
+        tokens: of all its inputs.
+        timing_ms: milliseconds by phase.
+        steps: of its escalation.
+        error_type: kind of the refusal.
+    """
+
+    key: str
+    model: str
+    revision: str
+    inputs: int
+    knobs: dict[str, KnobValue]
+    chosen_by: ChosenBy
+    tokens: int
+    timing_ms: dict[str, float]
+    steps: int
+    error_type: str
+
+
+fields: ContextVar[Noted | None] = ContextVar("access_fields", default=None)
+
+
+def note(**values: Unpack[Noted]) -> None:
     """Adds fields to the request that is being answered; each name is listed with the log in docs/operations.md."""
     noted = fields.get()
     if noted is not None:
@@ -70,10 +101,10 @@ class Listeners:
 
     started: list[Callable[[], None]] = field(default_factory=list)
     stopping: list[Callable[[], None]] = field(default_factory=list)
-    request_began: list[Callable[[Mapping[str, Any]], None]] = field(default_factory=list)
+    request_began: list[Callable[[Mapping[str, object]], None]] = field(default_factory=list)
     request_admitted: list[Callable[[], None]] = field(default_factory=list)
     answered: list[Callable[[Model, Sequence[Row], Sequence[RowResult], bool], None]] = field(default_factory=list)
-    request_ended: list[Callable[[str, int, float, Mapping[str, Any]], None]] = field(default_factory=list)
+    request_ended: list[Callable[[str, int, float, Noted], None]] = field(default_factory=list)
     batch_ran: list[Callable[[BatchRun], None]] = field(default_factory=list)
     batch_failed: list[Callable[[Model, str], None]] = field(default_factory=list)
     lane_restarted: list[Callable[[str], None]] = field(default_factory=list)

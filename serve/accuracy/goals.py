@@ -14,6 +14,7 @@ One setting per request, for its longest input, from the settings on the frontie
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from attenuator.calibration import Calibration, keeping_default, out_of_reach, reaching
@@ -22,7 +23,8 @@ from attenuator.errors import GoalOutOfReach, Overloaded
 from attenuator.ops.knobs import Knobs, KnobValue
 from attenuator.runtime import Model
 
-AGREEMENT, LATENCY = "min_agreement", "max_latency_ms"
+AGREEMENT: Final = "min_agreement"
+LATENCY: Final = "max_latency_ms"
 GOALS = (AGREEMENT, LATENCY)
 
 

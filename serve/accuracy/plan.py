@@ -6,8 +6,9 @@ Nothing else decides by a goal, a ceiling, a floor or the limit on cost: what ne
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
-from attenuator.api import ChosenBy, Options
+from attenuator.api import ChosenBy, Goals, Options
 from attenuator.errors import KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped, shown
@@ -33,7 +34,7 @@ class Asked:
 
     knobs: Knobs
     requested: Knobs = field(default_factory=dict)
-    goals: Mapping[str, float] = field(default_factory=dict)
+    goals: Goals = field(default_factory=Goals)
     escalate: bool = False
     degradable_to: Floors | None = None
 
@@ -44,9 +45,9 @@ class Asked:
         Raises:
             InvalidRequest: by the rules under the table of `plan`.
         """
-        goals: dict[str, float] = {}
+        goals: Goals = {}
         if not options.model_fields_set.isdisjoint(GOALS):
-            goals = {name: getattr(options, name) for name in GOALS if name in options.model_fields_set}
+            goals = cast(Goals, options.model_dump(include=set(GOALS), exclude_unset=True))
             beside = [] if options.escalate else list(requested)
             check_goals(model.manifest, model.calibration, goals, beside)
         if options.explain or options.escalate:

@@ -213,10 +213,9 @@ class Routes:
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
         spend = None if key is None else key.spend
-        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend)
         chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s))
-        if chosen.knobs != chosen.unlowered:
-            run.unlowered = chosen.unlowered
+        unlowered = chosen.unlowered if chosen.knobs != chosen.unlowered else None
+        run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend, unlowered)
         tokenized_s = time.perf_counter()
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
@@ -224,11 +223,10 @@ class Routes:
         answered = await answer(model, rows, runner, explain=options.explain, reach=chosen.reach)
         timing_ms = timing_of(started_s, tokenized_s, answered.queue_s)
         events.note(tokens=sum(tokens), timing_ms=timing_ms)
-        escalated = answered.steps is not None
-        if escalated:
+        if answered.steps is not None:
             events.note(steps=answered.steps)
         for tell in self._engine.listeners.answered:
-            tell(model, answered.rows, answered.results, escalated)
+            tell(model, answered.rows, answered.results, answered.steps is not None)
         headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
         whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
         return await form.response(whole, headers, self._turns.write)

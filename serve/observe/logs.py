@@ -10,7 +10,6 @@ import logging
 import re
 import secrets
 import time
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,7 +41,7 @@ class RequestLog:
             return
         text = dict(reversed(scope["headers"])).get(ID_HEADER, b"").decode("latin-1")
         request_id = text if ID.fullmatch(text) else secrets.token_hex(16)
-        fields: dict[str, Any] = {}
+        fields: events.Noted = {}
         events.request_id.set(request_id)
         events.fields.set(fields)
         for began in self._listeners.request_began:
@@ -66,7 +65,7 @@ class RequestLog:
             log_request(scope["method"], route, status, seconds * 1e3, fields)
 
 
-def log_request(method: str, route: str, status: int, duration_ms: float, fields: dict[str, Any]) -> None:
+def log_request(method: str, route: str, status: int, duration_ms: float, fields: events.Noted) -> None:
     """One line about a request; of a field that is a mapping, text has the values one by one."""
     level = logging.DEBUG if route.startswith(QUIET_ROUTES) else logging.INFO
     if not access.isEnabledFor(level):

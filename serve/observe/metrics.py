@@ -8,7 +8,7 @@ import asyncio
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client import exposition as text
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue
-from attenuator.serve.events import BatchRun, Listeners
+from attenuator.serve.events import BatchRun, Listeners, Noted
 from attenuator.serve.scheduling.requests import LANES, Entry, Lane
 
 PREFIX = "attenuator_"
@@ -77,7 +77,7 @@ class Metrics:
         listeners.lane_restarted.append(lambda lane: self._restarts(lane).inc())
         listeners.session_restarted.append(lambda model: self._sessions(model.manifest.name).inc())
 
-    def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
+    def request_ended(self, route: str, status: int, seconds: float, fields: Noted) -> None:
         """Counts a request, as `Listeners.request_ended` tells of it."""
         self._http_requests(route, status).inc()
         self._http_seconds(route).observe(seconds)

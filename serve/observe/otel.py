@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 
 from attenuator import __version__
 from attenuator.serve import events
-from attenuator.serve.events import Listeners
+from attenuator.serve.events import Listeners, Noted
 from attenuator.serve.observe.logs import QUIET_ROUTES
 
 PREFIX = "attenuator."
@@ -73,7 +73,7 @@ class Traces:
         listeners.request_began.append(self.request_began)
         listeners.request_ended.append(self.request_ended)
 
-    def request_ended(self, route: str, status: int, seconds: float, fields: Mapping[str, Any]) -> None:
+    def request_ended(self, route: str, status: int, seconds: float, fields: Noted) -> None:
         """Completes and ends the span of the request that is being answered."""
         span = request_span.get()
         if not isinstance(span, Span) or not span.is_recording() or span.start_time is None:
@@ -105,7 +105,7 @@ def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != b"baggage"}
 
 
-def attributes(fields: Mapping[str, Any]) -> dict[str, str | int | float | Sequence[str]]:
+def attributes(fields: Noted) -> dict[str, str | int | float | Sequence[str]]:
     """Fields of the access log as attributes; those of a mapping one by one, times aside, which spans have."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():

@@ -4,7 +4,7 @@ Requests are strict: unknown fields are refused, booleans and strings are not nu
 newer service adds are ignored, so that older clients keep working.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
 from pydantic.json_schema import SkipJsonSchema
@@ -61,6 +61,13 @@ class TokenInput(Body):
 
 
 INPUT_FIELDS = (*TextInput.model_fields, *TokenInput.model_fields)
+
+
+class Goals(TypedDict, total=False):
+    """The goals that a request states."""
+
+    min_agreement: float
+    max_latency_ms: float
 
 
 class Options(Body):

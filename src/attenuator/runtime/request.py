@@ -125,7 +125,7 @@ def check_top_k(labels: int, options: Options) -> None:
 
 
 def check_goals(
-    manifest: Manifest, calibration: Calibration | None, goals: Mapping[str, float], requested: Sequence[str]
+    manifest: Manifest, calibration: Calibration | None, goals: Mapping[str, object], requested: Sequence[str]
 ) -> None:
     """Refuses goals beside knobs, and of a model that was not calibrated.
 
