@@ -21,6 +21,8 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
+from attenuator.json_lines import in_lines
+
 FILE = Path(__file__).resolve().parent.parent / "deploy" / "monitoring" / "dashboard.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 COLUMNS, HEIGHT = 24, 8
@@ -373,7 +375,7 @@ def content() -> str:
     for variable in written["templating"]["list"]:
         for name in OF_INTERVALS & variable.keys():
             del variable[name]
-    return json.dumps(written, sort_keys=True, indent=1) + "\n"
+    return in_lines(json.loads(json.dumps(written, sort_keys=True)))
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from attenuator.json_lines import in_lines
 from attenuator.ops import library_path
 from benchmarks.measure import summaries
 from benchmarks.measure.kernels import fingerprints
@@ -111,7 +112,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     """Writes a result file, whole or not at all; beside one in `RAW`, its summary in `RESULTS`."""
     _replace(path, json.dumps(rounded(content), indent=1) + "\n")
     if path.parent == RAW and path.suffix == ".json":
-        _replace(RESULTS / path.name, summaries.text(summaries.summary(rounded(content))))
+        _replace(RESULTS / path.name, in_lines(summaries.summary(rounded(content))))
 
 
 def earlier(path: Path) -> Path:

@@ -6,7 +6,6 @@ stopped finds its `rows` in the summary too: they stay whole, with the names of 
 written once, in `fields` and `trees`.
 """
 
-import json
 from typing import Any
 
 STATISTICS = {"median", "low", "high", "min", "max"}
@@ -40,18 +39,6 @@ def whole(summarised: dict[str, Any]) -> dict[str, Any]:
     trees, fields = summarised["trees"], summarised["fields"]
     rows = [dict(zip(fields[names], values, strict=True)) | trees[tree] for tree, names, *values in summarised["rows"]]
     return {key: value for key, value in summarised.items() if key not in ("trees", "fields")} | {"rows": rows}
-
-
-def text(summarised: dict[str, Any]) -> str:
-    """A summary as JSON: a line for each field, and for each row of a list."""
-    lines = []
-    for key, value in summarised.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict | list):
-            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
-            lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
-        else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _short(value: Any, field: str, threads: int) -> Any:

@@ -15,7 +15,6 @@ setting's predicted time.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.pipeline import answers_of, certainty_of, measured, predicted_time
 from attenuator.commands.calibrate.runs import Logits
 from attenuator.commands.calibrate.texts import read_texts
+from attenuator.json_lines import in_lines
 from attenuator.runtime import Model, load
 from attenuator.runtime.certainty import Judge
 
@@ -210,7 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     result = run(options)
     if options.output:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        options.output.write_text(in_lines(result))
     print(f"{result['bundle']}, {result['texts']} texts, {result['settings']} settings\n")
     print("| predicted | answers | mean predicted | observed | sampling error | passes |\n|---|---|---|---|---|---|")
     for row in result["parts"]:

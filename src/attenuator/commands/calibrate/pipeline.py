@@ -25,6 +25,7 @@ from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.errors import InvalidRequest
+from attenuator.json_lines import in_lines
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Model
 from attenuator.runtime.graph import read_graph
@@ -158,7 +159,7 @@ def write(folder: Path, calibration: Calibration, name: str) -> None:
         InvalidRequest: one of them cannot be written.
     """
     write_whole(folder / PLOT, frontier_svg(calibration, f"{name} on {calibration.data}"))
-    write_whole(folder / CALIBRATION, calibration.model_dump_json(indent=1) + "\n")
+    write_whole(folder / CALIBRATION, in_lines(calibration.model_dump(mode="json")))
 
 
 def time_again(
