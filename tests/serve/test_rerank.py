@@ -13,9 +13,9 @@ from schema_requests import ask, narrowed
 from schemathesis.generation import GenerationMode
 from service import Service
 
+from attenuator.runtime.pairs import MAX_REPEATED
 from attenuator.runtime.scores import sigmoid
 from attenuator.serve.api.peers.forms import RESULT_HEADER
-from attenuator.serve.api.peers.rerank import MAX_REPEATED
 from attenuator.serve.api.schema import HEADER
 
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
@@ -240,6 +240,14 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+KINDS = {  # of those that are not just wrong values, as POST /v1/classify has them
+    **dict.fromkeys(("image", "misspelt", "older field", "own name", "no such knob", "explain"), "unknown_field"),
+    "too long": "input_too_long",
+    "knob": "knob_out_of_range",
+    "goal": "not_calibrated",
+}
+
+
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("path", PATHS)
 def test_what_is_wrong_is_refused_in_one_sentence(ranker: Service, path: str, case: str) -> None:
@@ -251,6 +259,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(ranker: Service, path: str, ca
     assert (answer.status_code, error["error_type"], error["param"]) == (422, "Validation", param), answer.text
     assert part in error["error"]
     assert error["error"] == error["message"] == error["detail"]
+    assert error["code"] == KINDS.get(case, "invalid_request")
 
 
 def test_ten_thousand_documents_are_refused(ranker: Service) -> None:

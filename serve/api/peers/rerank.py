@@ -14,17 +14,15 @@ from starlette.responses import Response
 
 from attenuator.api import CLASSIFY
 from attenuator.json_body import parse_json
-from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
-from attenuator.runtime.request import check_count, check_values, wrong
+from attenuator.runtime.pairs import check_reranker, paired, texts_of
+from attenuator.runtime.request import check_values
 from attenuator.runtime.scores import ranked, sigmoid
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.peers import forms, tei, vllm
 from attenuator.serve.api.peers import rerank_types as types
 from attenuator.serve.api.schema import HEADER, TRUNCATE, ParsedRequest, assemble
 from attenuator.serve.edge.arrivals import JSON
-
-MAX_REPEATED = 16_384  # characters of a text that stands in several pairs: it is tokenized with each of them
 
 
 class Rerank(forms.PeerForm):
@@ -104,43 +102,6 @@ class ScorePairs(forms.PeerForm):
         return Response(forms.filled(head, "data", data), 200, headers | forms.result_header(answer), JSON)
 
 
-def texts_of(fields: Mapping[str, Any], name: str) -> dict[str, str]:
-    """The texts of a field, by what sentences call them."""
-    allowed = types.SHAPES[name]
-    if name not in fields:
-        raise wrong(name, "is missing", allowed)
-    value = fields[name]
-    if isinstance(value, str) and allowed.startswith("a text"):
-        return {name: value}
-    if not isinstance(value, list) or name == "query":
-        raise wrong(name, f"is {shown(value)}", allowed)
-    check_count(len(value), name, types.MAX_DOCUMENTS)
-    return dict(text_of(item, f"{name}[{index}]", name == "documents") for index, item in enumerate(value))
-
-
-def text_of(item: Any, where: str, takes_objects: bool) -> tuple[str, str]:
-    """What sentences call a text of a list, and the text."""
-    if takes_objects and isinstance(item, dict):
-        forms.check_names(item, types.TextDocument.model_fields, f"{where}.")
-        where, item = f"{where}.text", item.get("text")
-    if not isinstance(item, str):
-        raise wrong(where, f"is {shown(item)}", 'a text or {"text": ..}' if takes_objects else "a text")
-    return where, item
-
-
-def paired(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Input]:
-    """The pairs to score: one text with each of the second, or each with the one in its place."""
-    [(name, text), *others] = first.items()
-    if others and len(first) != len(second):
-        raise wrong("text_2", f"has {len(second)} texts", f"{len(first)} texts, as many as text_1")
-    if not others and len(second) > 1 and len(text) > MAX_REPEATED:
-        allowed = f"a text of at most {MAX_REPEATED} characters"
-        raise wrong(name, f"has {len(text)} characters", allowed, " where it is paired with several texts")
-    names = first.items() if others else [(name, text)] * len(second)
-    for (name, text), (other_name, other) in zip(names, second.items(), strict=True):
-        yield Input(name, text, other, pair_param=other_name)
-
-
 def parsed(
     fields: Mapping[str, Any],
     model: Model,
@@ -149,10 +110,7 @@ def parsed(
     truncate: bool,
 ) -> ParsedRequest:
     """To the request that the service answers, for models that rank."""
-    manifest = model.manifest
-    if len(manifest.labels) != 1:
-        kind = f"is '{manifest.name}', a {manifest.task} classifier with {len(manifest.labels)} labels"
-        raise wrong("model", kind, "a reranker, which has one output", f": ask POST {CLASSIFY}")
+    check_reranker(model.manifest, f"ask POST {CLASSIFY}")
     own = forms.selected(fields, set(forms.shared_names()) - type(options).model_fields.keys())
     own |= forms.class_of(getattr(options, "priority", None), vllm.FIRST_BATCH_PRIORITY)
     return assemble(own | {TRUNCATE: truncate}, model, pairs)

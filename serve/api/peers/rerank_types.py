@@ -8,20 +8,11 @@ from pydantic.json_schema import SkipJsonSchema
 from attenuator import api
 from attenuator.api import WHOLE, Body, Text
 from attenuator.runtime import Model
+from attenuator.runtime.pairs import MAX_DOCUMENTS
 from attenuator.runtime.request import wrong
 from attenuator.serve.api.errors import ErrorForm, Refusal
 from attenuator.serve.api.peers import tei, vllm
 from attenuator.serve.api.schema import TRUNCATE
-
-MAX_DOCUMENTS = 1000
-SEVERAL = f"a list of 1 to {MAX_DOCUMENTS} texts"
-SHAPES = {  # of the fields that hold texts
-    "query": "a text",
-    "documents": f'{SEVERAL}, or of {{"text": ..}}',
-    "texts": SEVERAL,
-    "text_1": f"a text, or {SEVERAL}",
-    "text_2": f"a text, or {SEVERAL}",
-}
 
 
 class TextDocument(Body):
@@ -174,12 +165,13 @@ class RerankError(tei.PredictError):
 
     message: str = Field(description="the sentence, for Cohere's clients")
     detail: str = Field(description="the sentence, for Jina's clients")
+    code: str = Field(description="kind of error as POST /v1/classify has it, such as knob_out_of_range")
 
 
 def error_body(refusal: Refusal) -> RerankError:
     """The body of an error."""
     sentence = refusal.sentence
-    return RerankError(message=sentence, detail=sentence, **tei.error_body(refusal).model_dump())
+    return RerankError(message=sentence, detail=sentence, code=refusal.kind, **tei.error_body(refusal).model_dump())
 
 
 ERROR_FORM = ErrorForm(RerankError, error_body)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from attenuator import __version__
 from attenuator.api import Body, ClassifyRequest, Text
 from attenuator.runtime import Model
+from attenuator.runtime.pairs import SHAPES
 from attenuator.serve.api.answers import Form, json_response
 from attenuator.serve.api.documentation import CLASSIFY_ANSWERS, Answers, Example, RequestBody
 from attenuator.serve.api.errors import OWN_FORM, ErrorForm
@@ -236,7 +237,7 @@ def request_bodies(example: Example) -> dict[str, RequestBody]:
 
 def rerank_bodies(example: Example, header: type[BaseModel]) -> dict[str, RequestBody]:
     """Body by path, of the routes that rank and score pairs."""
-    described = {name: Field(description=shape) for name, shape in rerank_types.SHAPES.items()}
+    described = {name: Field(description=shape) for name, shape in SHAPES.items()}
     query = (Text, described["query"])
     several = (rerank_types.Documents, described["documents"])
     documents: Any = shared("RerankRequest", rerank_types.RerankOptions, query=query, documents=several)
