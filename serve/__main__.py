@@ -12,6 +12,7 @@ from pathlib import Path
 from attenuator.commandline import fail, parse
 from attenuator.errors import AttenuatorError
 from attenuator.runtime.model import Model
+from attenuator.runtime.snapshot import remove_copies
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.api.errors import protocol_error
 from attenuator.serve.app import create_app, observe
@@ -145,6 +146,7 @@ def main(arguments: Sequence[str]) -> int:
             runner.close()
             raise
     # Python would wait for all threads: one in ONNX Runtime for minutes, one that reads from a dead mount for ever.
+    remove_copies()
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -7,7 +7,7 @@ leaves the folder, and the SHA-256 of every file; running it (operator versions,
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -33,7 +33,7 @@ REQUIRED_FILES = (MODEL, TOKENIZER, PROBE)
 MAX_MANIFEST_BYTES = 4 * 2**20
 MAX_BYTES = 256 * 2**20  # of a file besides the weights, for which alone room is looked for before they are copied
 BLOCK_BYTES = 2**20
-MAX_LABEL_CHARACTERS = 1000  # every answer holds a label, and some hold all of them
+MAX_LABEL_CHARACTERS = 1000  # every answer holds a label, and some hold all of them; of a knob's sentence as well
 INT32_HIGH = 2**31 - 1
 
 Task = Literal["single_label", "multi_label", "regression"]
@@ -80,8 +80,8 @@ class BundleKnob(Record):
     high: float
     exact: float
     accuracy: Literal["rises", "falls"]
-    unit: str
-    doc: str
+    unit: str = Field(max_length=MAX_LABEL_CHARACTERS)
+    doc: str = Field(max_length=MAX_LABEL_CHARACTERS)
 
 
 class ChosenSelection(Record):
@@ -215,18 +215,10 @@ class Manifest(Record):
     def stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
         """Refuses names that leave the folder and demands the files every bundle has."""
         for name in files:
-            path = PurePosixPath(name)
-            if (
-                path.is_absolute()
-                or len(path.parts) != 1
-                or path.name in ("", ".", "..")
-                or "\\" in name
-                or "\0" in name
-            ):
+            if PurePosixPath(name).name != name or name in ("", "..") or "\\" in name or "\0" in name:
                 raise ValueError(f"the file name is {name!r}, must be a name in the bundle's folder")
-        for name in REQUIRED_FILES:
-            if name not in files:
-                raise ValueError(f"{name} is missing from the list")
+        if missing := [name for name in REQUIRED_FILES if name not in files]:
+            raise ValueError(f"{missing[0]} is missing from the list")
         return files
 
     @model_validator(mode="after")
@@ -360,6 +352,16 @@ def manifest_content(folder: Path) -> bytes:
         raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
 
 
+def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's fields, as JSON is read; ValueError names one that occurs more than once."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"the field '{next(name for name in names if names.count(name) > 1)[:60]}' occurs more than once"
+        )
+    return dict(pairs)
+
+
 def parse_manifest(content: bytes, folder: Path) -> Manifest:
     """Checks what `bundle.json` says.
 
@@ -371,7 +373,7 @@ def parse_manifest(content: bytes, folder: Path) -> Manifest:
         BundleError: one sentence that names the field and what is wrong with it.
     """
     try:
-        raw = json.loads(content)
+        raw = json.loads(content, object_pairs_hook=fields_once)
         json.dumps(raw, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # written as an escape, it would fail the answer that shows it
         raise BundleError(f"bundle {folder}: {MANIFEST} has a text with half of a surrogate pair") from None

@@ -158,6 +158,14 @@ def test_files_that_are_no_calibration_are_refused(folder: Path, name: str) -> N
         load(folder, check=False)
 
 
+def test_a_calibration_with_a_field_twice_is_refused(folder: Path, content: dict[str, Any]) -> None:
+    calibrations.write(folder, content)
+    path = folder / bundle.CALIBRATION
+    path.write_text(path.read_text().replace('"texts":', '"texts": 9, "texts":', 1))
+    with pytest.raises(BundleError, match="the field 'texts' occurs more than once; calibrate again"):
+        load(folder, check=False)
+
+
 def test_files_that_are_too_large_or_no_files_are_not_read(folder: Path) -> None:
     path = folder / bundle.CALIBRATION
     with path.open("wb") as stream:

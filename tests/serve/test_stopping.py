@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +94,16 @@ def test_signals_drain(start: Callable[..., Service], number: signal.Signals) ->
         one.process.send_signal(number)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
     assert one.process.wait(timeout=30) == 0
+
+
+def test_a_signal_while_bundles_load_leaves_no_copy(bundles: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "attenuator", "serve", str(bundles["yoso"]), "--port", "0"]
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL) as process:
+        while not any(tmp_path.iterdir()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    assert not list(tmp_path.iterdir())
 
 
 class Hanging(Service):

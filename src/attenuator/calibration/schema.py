@@ -5,6 +5,7 @@ other bundle it is refused. A *setting* is one value for every knob of the bundl
 is cheaper depends on the length of the text, so each bucket of lengths has an order of its own, its frontier.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from attenuator.bundle import CALIBRATION, Manifest, Sha256
+from attenuator.bundle import CALIBRATION, Manifest, Sha256, fields_once
 from attenuator.calibration.lists import ListCalibration
 from attenuator.calibration.records import MAX_SETTINGS, Count, Finite, Length, Line, Proportion, Record, Seconds
 from attenuator.errors import BundleError
@@ -288,11 +289,14 @@ def parse_calibration(content: bytes, folder: Path, manifest: Manifest) -> Calib
     where = f"bundle {folder}: {CALIBRATION}"
     try:
         calibration = Calibration.model_validate_json(content)
+        json.loads(content, object_pairs_hook=fields_once)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "content"
         reason = first["msg"].removeprefix("Value error, ")
         raise BundleError(f"{where}: {place}: {reason}; {REMEDY}") from None
+    except ValueError as error:
+        raise BundleError(f"{where}: {error}; {REMEDY}") from None
     if calibration.revision != manifest.revision:
         raise BundleError(
             f"{where} belongs to revision {calibration.revision[:12]!r}, but the bundle is revision "

@@ -16,6 +16,14 @@ from pathlib import Path
 from attenuator.bundle import WEIGHTS
 from attenuator.errors import BundleError
 
+_copies: set[tempfile.TemporaryDirectory[str]] = set()
+
+
+def remove_copies() -> None:
+    """Removes what is there; for a process that ends without waiting for the threads that load."""
+    for copy in tuple(_copies):
+        shutil.rmtree(copy.name, ignore_errors=True)
+
 
 def places() -> list[str]:
     """Folders that may hold the copy, best first: `/tmp` is in memory on many systems, `/var/tmp` is not."""
@@ -45,8 +53,10 @@ def private_folder(folder: Path) -> Iterator[Path]:
             copy = tempfile.TemporaryDirectory(prefix="attenuator-", dir=place)
         except OSError:
             continue
+        _copies.add(copy)
         with copy:
             yield Path(copy.name)
+        _copies.discard(copy)
         return
     raise BundleError(
         f"bundle {folder} cannot be copied before it is loaded: {', '.join(places())} have no room for "
