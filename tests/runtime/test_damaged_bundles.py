@@ -186,7 +186,7 @@ def test_link_that_leaves_the_folder(copy: Path, tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "content", [b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"format_version": 1}', b'{"a": 1, "a": 2}']
+    "content", [b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"format_version":1}', b'{"a":1,"a":2}']
 )
 def test_manifest_that_is_no_manifest(copy: Path, content: bytes) -> None:
     (copy / bundle.MANIFEST).write_bytes(content)
