@@ -185,9 +185,7 @@ def test_link_that_leaves_the_folder(copy: Path, tmp_path: Path, name: str) -> N
     refused(copy, name, "link that leaves the folder")
 
 
-@pytest.mark.parametrize(
-    "content", [b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"format_version":1}', b'{"a":1,"a":2}']
-)
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"labels": 1}', b'{"a":1, "a":2}'])
 def test_manifest_that_is_no_manifest(copy: Path, content: bytes) -> None:
     (copy / bundle.MANIFEST).write_bytes(content)
     refused(copy, bundle.MANIFEST)
