@@ -21,33 +21,29 @@ class Task(NamedTuple):
     """Where a task's texts stand in a line of its files.
 
     Attributes:
-        title: in tables.
         texts: columns of the text, or of both; none in a file of JSON lines.
         label: column of the label.
         header: whether the first line names the columns.
         names: labels in the order of the logits, as the files have them.
-        metrics: what its scores are.
         tokens: of a text at most, and what it is padded to where padding counts.
         tables: of the MCA paper that have it.
     """
 
-    title: str
     texts: tuple[int, ...]
     label: int
     header: bool
     names: tuple[str, ...]
-    metrics: tuple[str, ...]
     tokens: int = 128
     tables: tuple[str, ...] = ("1", "2")
 
 
 TASKS = {
-    "sst2": Task("SST-2", (0,), 1, True, ("0", "1"), ("acc",)),
-    "mrpc": Task("MRPC", (3, 4), 0, True, ("0", "1"), ("acc", "f1")),
-    "rte": Task("RTE", (1, 2), 3, True, ("not_entailment", "entailment"), ("acc",)),
-    "cola": Task("CoLA", (3,), 1, False, ("0", "1"), ("matthews",)),
-    "hyperpartisan": Task("HND", (), 0, False, ("0", "1"), ("acc", "f1"), 2048, ("3",)),
-    "imdb": Task("IMDB", (), 0, False, ("0", "1"), ("acc",), 2048, ("3",)),
+    "sst2": Task((0,), 1, True, ("0", "1")),
+    "mrpc": Task((3, 4), 0, True, ("0", "1")),
+    "rte": Task((1, 2), 3, True, ("not_entailment", "entailment")),
+    "cola": Task((3,), 1, False, ("0", "1")),
+    "hyperpartisan": Task((), 0, False, ("0", "1"), 2048, ("3",)),
+    "imdb": Task((), 0, False, ("0", "1"), 2048, ("3",)),
 }
 # The file that tells whether a task is there.
 FILES = dict.fromkeys(TASKS, "dev.tsv") | {"hyperpartisan": "byarticle.jsonl.gz", "imdb": "test.jsonl.gz"}

@@ -15,6 +15,7 @@ from benchmarks.measure.cases import Row
 from benchmarks.measure.kernels import fingerprint
 from benchmarks.measure.program import INTERRUPTED
 from benchmarks.report.results_files import read
+from benchmarks.report.tables import table
 
 OF_A_ROW = ("commit", "modified", "kernels")
 
@@ -79,7 +80,7 @@ def run(
     *,
     again: bool,
 ) -> int:
-    """Measures what a result file lacks, and says on stderr where it lies and whether it is complete.
+    """Measures what a result file lacks, prints its rows, and says on stderr where it lies and whether it is complete.
 
     Args:
         output: the result file.
@@ -103,8 +104,22 @@ def run(
             ending = ": the same command goes on"
     except KeyboardInterrupt:
         status, ending = INTERRUPTED, ": the same command goes on"
+    if rows.done:
+        print(shown(rows.done))
     print(f"{output}{ending}", file=sys.stderr)
     return status
+
+
+def shown(rows: Sequence[Row]) -> str:
+    """Rows as a table in Markdown: all that they say, but of which tree they are."""
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in OF_A_ROW]
+    return table(names, [[_cell(row.get(name)) for name in names] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_cell(each)}" for name, each in value.items())
+    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def is_outdated(row: Row) -> bool:

@@ -1,6 +1,6 @@
 """How far every attention with a knob is from its own exact value, over the length and over the knob.
 
-    python -m benchmarks.operators.attention_error --minutes 10        # goes on where it was stopped; then `make gen`
+    python -m benchmarks.operators.attention_error --minutes 10        # goes on where it was stopped
     python -m benchmarks.operators.attention_error --minutes 1 --lengths 128 --seeds 2 --output FILE.json
 
 On drawn queries, keys and values, and on those that trained models of this tree give to the attention of their first
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=count, default=SEEDS)
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     parser.add_argument("--renew", action="store_true", help="measure again what kernels have changed of since")
-    parser.add_argument("--output", type=Path, default=record.RAW / "attention_error.json")
+    parser.add_argument("--output", type=Path, default=record.STUDIES / "attention_error.json")
     options = parser.parse_args(arguments)
     facts = {"benchmark": "attention_error", "seeds": options.seeds, "heads": HEADS, "head_dim": HEAD_DIM}
     return run(options.output, arguments, facts, lambda rows: measure(rows, options), again=options.again)

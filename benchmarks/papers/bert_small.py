@@ -15,7 +15,7 @@ DATA has a folder for each task: `sst2` with `train.tsv` and `dev.tsv` as GLUE p
 epochs on a tenth of the training texts; accuracy is that on texts of the test file, with the knobs of training.
 
 A row of the result file is one model. A run trains what the file lacks, seed by seed; --minutes ends it behind the
-model that is being trained by then, and what Ctrl-C stopped goes on from FOLDER. bert_small.md is made of it.
+model that is being trained by then, and what Ctrl-C stopped goes on from FOLDER. The rows are printed at the end.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=amount, default=3.0)
     parser.add_argument("--seeds", type=count, default=2)
     parser.add_argument("--minutes", type=amount, default=60, help="to spend; the same command goes on")
-    parser.add_argument("--output", type=Path, default=record.RAW / "bert_small.json")
+    parser.add_argument("--output", type=Path, default=record.STUDIES / "bert_small.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     options = parser.parse_args(arguments)
     if options.task not in glue.present(options.data):

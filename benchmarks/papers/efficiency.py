@@ -1,6 +1,6 @@
 """Time and peak memory of an encoder with every attention, in training and in inference, at the YOSO paper's shape.
 
-    python -m benchmarks.papers.efficiency --minutes 30        # goes on where it was stopped; then `make gen`
+    python -m benchmarks.papers.efficiency --minutes 30        # goes on where it was stopped
     python -m benchmarks.papers.efficiency --minutes 2 --most-training 256 --most-inference 1024 --output FILE.json
 
     python -m benchmarks.papers.efficiency --attentions yoso yoso:num_hashes=8 softmax:window=256 --output FILE.json
@@ -14,7 +14,7 @@ resident memory at its peak (weights and their gradients are there before). A le
 --longest seconds or more than --most-gib, by the fourfold of the one before, is left out and named.
 
 The result file is written row by row, and a run measures what it lacks: operators that have come since, too, and with
---renew also what was measured with kernels that have changed since. efficiency.md is made of it.
+--renew also what was measured with kernels that have changed since. The rows are printed at the end.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--most-inference", type=count, default=MOST_INFERENCE, help="tokens")
     parser.add_argument("--longest", type=amount, default=20, help="seconds that one run may take")
     parser.add_argument("--most-gib", type=amount, default=8, help="memory that one run may take")
-    parser.add_argument("--output", type=Path, default=record.RAW / "efficiency.json")
+    parser.add_argument("--output", type=Path, default=record.STUDIES / "efficiency.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     parser.add_argument("--renew", action="store_true", help="measure again what kernels have changed of since")
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)

@@ -13,7 +13,7 @@ eight minutes of CPU time a model, Reformer twenty on Pathfinder; `small` takes 
 
 A row of the result file is one trained model: its accuracy on the test file after the last step. A run trains what the
 file lacks, seed by seed; a model that --minutes cut short, or Ctrl-C, goes on from FOLDER. The bar is over everything
-that is to be trained, in tokens, and its estimate that of the whole. long_range_arena.md is made of it.
+that is to be trained, in tokens, and its estimate that of the whole. The rows are printed at the end.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--attentions", nargs="+", type=trainable, metavar=METAVAR, help="all by default")
     parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--output", type=Path, default=record.RAW / "long_range_arena.json")
+    parser.add_argument("--output", type=Path, default=record.STUDIES / "long_range_arena.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     options = parser.parse_args(arguments)
     lacking = [name for name in FILES if options.data and not (options.data / name).is_file()]

@@ -1,6 +1,6 @@
 r"""MCA on trained classifiers: scores and work over alpha beside Tables 1, 2 and 3 of its paper.
 
-    python -m benchmarks.papers.mca_tables --data DATA --work FOLDER --start MINILM --epochs 3     # then `make gen`
+    python -m benchmarks.papers.mca_tables --data DATA --work FOLDER --start MINILM --epochs 3
     python -m benchmarks.papers.mca_tables --data DATA --work FOLDER --tasks sst2 --texts 200 --seeds 2 --epochs 1 \
         --output FILE.json                                                                  # a first look, minutes
 
@@ -18,7 +18,7 @@ measured. Reductions are of the multiply-adds of the value projection: over real
 paper's way, 128 tokens a text, of which even an exact model is left with few ("padding alone").
 
 Checkpoints and bundles stay in FOLDER, and rows go to the result file one by one: the same command goes on with a run
-that was stopped. mca_tables.md is made of it.
+that was stopped. The rows are printed at the end.
 """
 
 import argparse
@@ -40,8 +40,8 @@ from benchmarks.contenders.settings import contender
 from benchmarks.measure import record
 from benchmarks.measure.options import amount, count, folder
 from benchmarks.measure.resumable import Rows, run, tree_of
-from benchmarks.report.score_tables import TABLES
 
+TABLES = {"whole": "1", "half": "2", "windowed": "3"}  # of the paper, beside which each model stands
 LAYERS = {"whole": 4, "half": 2}  # without --start
 WINDOWED = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
 WINDOW = 128
@@ -195,7 +195,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=count, default=5)
     parser.add_argument("--estimator", choices=ESTIMATORS["mca"], default="paper")
     parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--output", type=Path, default=record.RAW / "mca_tables.json")
+    parser.add_argument("--output", type=Path, default=record.STUDIES / "mca_tables.json")
     parser.add_argument("--again", action="store_true", help="measure what the result file has as well")
     options = parser.parse_args(arguments)
     options.checkpoint = dict(options.checkpoint)

@@ -20,12 +20,6 @@ Result = dict[str, Any]
 Row = dict[str, Any]
 
 
-def paper_rows(name: str) -> list[dict[str, str]]:
-    """The rows of a file of a paper's figures, a CSV of `benchmarks/papers/figures`."""
-    with (FOLDER / "papers" / "figures" / name).open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def read(path: Path) -> Result:
     """A result file, or the summary of one."""
     result: Result = json.loads(path.read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from benchmarks.contenders.attention_inputs import drawn, recorded
 from benchmarks.operators import attention_error
-from benchmarks.report import error_tables
 
 from attenuator.export.attributes import ESTIMATORS
 from attenuator.ops import BASELINE, OPERATORS
@@ -31,7 +30,9 @@ def test_exact_values_and_recorded_inputs_are_those_of_the_references() -> None:
     assert attention_error.approximates_softmax("mca")
 
 
-def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_measured_once_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen = [BY_KEY[key] for key in ("mca", "yoso")]
     monkeypatch.setattr(attention_error, "APPROXIMATIONS", chosen)
     output = tmp_path / "attention_error.json"
@@ -52,7 +53,6 @@ def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert {row["inputs"] for row in sampled} == {"drawn", "sentiment", "reviews-mca"}
     assert max(row["of_bound"] for row in sampled) < 1
     assert max(row["error"] for row in sampled) > 0.05
-    monkeypatch.setattr(error_tables, "RESULTS", tmp_path)
-    text = error_tables.attention_error()
-    assert "| `yoso`, num_hashes 32 |" in text
-    assert "### The bound" in text
+    shown = capsys.readouterr().out
+    assert "| yoso |  | drawn | 64 | num_hashes | 32 | " in shown
+    assert shown.startswith("| attention | settings | inputs | n | knob | value | error | spread | angle | of_bound | ")

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from benchmarks.contenders.settings import Contender
-from benchmarks.measure import record
 from benchmarks.papers import efficiency
-from benchmarks.report import efficiency_tables
 
 
-def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_measured_once_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "efficiency.json"
     command = ["--attentions", "linear", "--most-training", "128", "--output", str(output)]
     assert efficiency.main([*command, "--most-inference", "128", "--minutes", "0", "--steps", "training"]) == 0
@@ -35,14 +33,11 @@ def test_rows_are_measured_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert kept < training["mib"] < 5 * kept
     assert all(0 < row["mib"] < training["mib"] for row in inference)
     assert all(row["ms"] > 0 for row in result["rows"])
-    monkeypatch.setattr(efficiency_tables, "RESULTS", tmp_path)
-    text = efficiency_tables.efficiency()
-    assert result["commit"][:12] in text
-    assert "| `linear` |" in text
+    assert "| linear |  | inference |  | 256 | " in capsys.readouterr().out
 
 
 def test_what_was_left_out_is_measured_where_it_may_take_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "efficiency.json"
     asked: list[list[int]] = []
@@ -65,13 +60,9 @@ def test_what_was_left_out_is_measured_where_it_may_take_longer(
     assert [(row["attention"], row["n"], "ms" in row) for row in rows if row["n"] > 256] == [
         (key, n, n == 512) for key in ("mca", "softmax") for n in (512, 1024)
     ]
-    monkeypatch.setattr(efficiency_tables, "RESULTS", tmp_path)
-    text = efficiency_tables.efficiency()
-    assert (
-        "- `softmax`, window 32, inference: not measured from 1,024 tokens on, where a run would take up to 16 s"
-        in text
-    )
-    assert "| `mca`, alpha 0.4 |" in text
+    shown = capsys.readouterr().out
+    assert "| softmax | window 32 | inference | 1024 |  |  |  |  | by the length before | 16 | 0 |" in shown
+    assert "| mca | alpha 0.4 |" in shown
     asked.clear()
     stale = json.loads(output.read_text())
     stale["rows"][0]["kernels"] = {"mca": "0"}
@@ -80,11 +71,3 @@ def test_what_was_left_out_is_measured_where_it_may_take_longer(
     assert asked == [[128]]
     with pytest.raises(SystemExit):
         efficiency.main(["--attentions", "nothing"])
-
-
-def test_the_papers_rows_are_of_operators_or_of_none() -> None:
-    rows = efficiency_tables.paper()
-    assert len(rows) == 156 - 4  # without the four that the paper leaves empty
-    softmax = {row["ms"] for row in rows if (row["table"], row["method"].lower(), row["n"]) == ("2", "softmax", "4096")}
-    assert softmax == {"101.6"}
-    assert record.RESULTS.name == "results"

@@ -14,7 +14,6 @@ from benchmarks.contenders.settings import trainable
 from benchmarks.papers import long_range_arena
 from benchmarks.papers.lra import tasks, training
 from benchmarks.papers.lra.tasks import PIXELS, Size, examples
-from benchmarks.report import contenders, lra_tables
 
 from attenuator.export.encoder_attention import ATTENTIONS
 
@@ -91,7 +90,7 @@ def test_a_drawing_that_was_stopped_goes_on(key: str, tmp_path: Path, monkeypatc
 
 
 def test_every_attention_is_trained_once_and_shown(
-    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "long_range_arena.json"
     command = ["--work", str(tmp_path / "work"), "--data", str(reviews), "--output", str(output), "--seeds", "1"]
@@ -106,12 +105,8 @@ def test_every_attention_is_trained_once_and_shown(
         assert long_range_arena.main([*command, "--tasks", "text"]) == 0
     baseline = next(iter(ATTENTIONS))
     assert long_range_arena.main([*command, "--tasks", "pathfinder", "--attentions", baseline]) == 0
-    monkeypatch.setattr(lra_tables, "RESULTS", tmp_path)
-    text = lra_tables.long_range_arena()
-    assert "| the commonest label |" in text
-    assert all(f"| `{key}`" in text for key in ATTENTIONS)
-    assert "| SOFTMAX | 65.02 | 74.16 |" in text
-    assert "20 sequences to learn from, 8 to test, 4 steps of 4" in text
+    shown = capsys.readouterr().out
+    assert all(f"| {key} |" in shown for key in ATTENTIONS)
 
 
 @pytest.mark.parametrize("text", ["softmax", "yoso:num_hashes=4"])
@@ -175,21 +170,3 @@ def test_settings_of_an_attention() -> None:
     ):
         with pytest.raises(argparse.ArgumentTypeError):
             trainable(wrong)
-
-
-@pytest.mark.parametrize(
-    ("text", "method"),
-    [
-        ("softmax", "SOFTMAX"),
-        ("softmax:window=64", "LONGFORMER"),
-        ("yoso", "YOSO-32"),
-        ("yoso:num_hashes=0", "YOSO-E"),
-        ("yoso:num_hashes=16,conv_size=33", "YOSO-C-16"),
-        ("yoso:num_hashes=8", None),
-        ("linear", None),
-    ],
-)
-def test_the_papers_row_of_an_attention(text: str, method: str | None) -> None:
-    one = trainable(text)
-    row = contenders.of_paper(lra_tables.paper(), one.key, one.settings)
-    assert (row and row["method"]) == method

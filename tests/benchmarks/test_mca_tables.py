@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from benchmarks.contenders import classifiers, glue
 from benchmarks.papers import mca_tables
-from benchmarks.report import score_tables
 from safetensors.numpy import load_file
 
 FILES = {
@@ -68,65 +67,6 @@ def test_padding_counts_as_saved_work_in_the_papers_way_alone() -> None:
     assert result["padded"] == 2 * 128 / (0.5 * 64)
     assert result["scores"]["acc"] == 100.0
     assert model.alphas == pytest.approx([0.4 * 16 / 128, 0.4 * 48 / 128])
-
-
-def test_tables_stand_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = {
-        "scores": dict.fromkeys(glue.METRICS, 70.0),
-        "tokens": 32.0,
-        "real": 1.5,
-        "padded": 6.0,
-        "commonest": 66.0,
-    }
-    trained = {
-        "start": "",
-        "epochs": 2,
-        "learning_rate": 1e-4,
-        "most_train_texts": 4000,
-        "batch_tokens": 64,
-        "steps": 30,
-    }
-    about = {
-        "texts": 400,
-        **trained,
-        "steps": 30,
-        "ended": "time",
-        "commit": "0" * 40,
-        "modified": False,
-        "kernels": {},
-    }
-    names = ("alpha", "lengths", "seed")
-    rows = [
-        {"task": key, "model": model, **dict(zip(names, each, strict=True)), **result, **about}
-        for key, model in (("mrpc", "half"), ("imdb", "windowed"))
-        for each in mca_tables.settings(model, 2)
-    ]
-    lines = list(score_tables.lines(rows[:17], "half", ("own", "padded")))
-    assert len(lines) == 2 * 5
-    assert lines[0][6] == "6.00 (padding alone)"
-    assert lines[1] == ["MRPC, acc", "0.2", "70.0 ± 0.0", "1.50", "70.0 ± 0.0", "1.50", "6.00", "85.26 (85.78)", "2.98"]
-    head = {"machine": {"processor": "CPU"}, "isa": "avx2", "estimator": "paper", "command": "python", "rows": rows}
-    (tmp_path / "mca_tables.json").write_text(json.dumps(head))
-    monkeypatch.setattr(score_tables, "RESULTS", tmp_path)
-    text = score_tables.scores()
-    assert "| IMDB, acc | 0.4 | 70.0 ± 0.0 | 1.50 | 6.00 | 84.10 (89.11) | 5.06 |" in text
-    assert (
-        "- MRPC: 2 epochs of at most 4,000 texts, cut to the time allowed, 30 steps of 64 tokens at a rate of 0.0001;"
-        in text
-    )
-    assert "accuracy 70.0 ± 4.5 where the commonest label has 66.0.\n" in text
-    for row in rows:
-        row["scores"]["matthews"] = 0.0
-    (tmp_path / "mca_tables.json").write_text(json.dumps(head))
-    assert "has 66.0. It gives every text the same label" in score_tables.scores()
-
-
-def test_tables_name_tasks_and_scores_as_they_are_measured() -> None:
-    """The tables know neither the files nor the metrics, which need more than the standard library."""
-    assert {key: task.title for key, task in glue.TASKS.items()} == score_tables.TITLES
-    assert {table for task in glue.TASKS.values() for table in task.tables} == set(score_tables.TABLES.values())
-    for key, task in glue.TASKS.items():
-        assert score_tables.METRICS.get(key, ("acc",)) == task.metrics
 
 
 def test_what_a_run_starts_from_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
