@@ -4,8 +4,13 @@ A list is ranked in two steps: all documents at a setting, then the best of them
 the answer is the exact one where no document of the exact top was left behind by the first step. So one run of every
 list at a setting tells how often that holds for every number of documents that is scored again. That number is
 kept as a share of the list, because in a longer list more documents stand before those of the top.
+
+A goal takes the cheapest of many settings, so their bounds have to hold together: each is at a confidence of
+1 - (1 - the file's) / (settings of the grid), after Bonferroni. Shares need no such correction, for at one setting a
+larger share keeps every list that a smaller one keeps, unless rounding changes the exact order itself.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from itertools import pairwise
@@ -19,12 +24,29 @@ from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Proportio
 MAX_TOPS, MAX_SHARES = 16, 64
 
 
+def most_within(share: float, documents: int) -> int:
+    """The most documents of a list that are at most a share of it: how many were scored again to measure that share.
+
+    A request that scores n of as many again is promised the figure of a share of n / documents at most, see
+    `ListCalibration.same_top`: at least as many as were measured.
+
+    Args:
+        share: 0 to 1.
+        documents: of the list, at least one.
+    """
+    count = math.floor(share * documents) + 1  # the product may be rounded either way: the quotient decides, as there
+    while count / documents > share:
+        count -= 1
+    return count
+
+
 class ListSetting(Record):
     """One setting of the first step, and what it was worth.
 
     Attributes:
         knobs: value by knob name; all knobs of the bundle.
-        same_top: share of lists whose first documents are those of the exact order, in that order, `[tops][shares]`.
+        same_top: share of lists whose first documents are those of the exact order, in that order, `[tops][shares]`;
+            lists shorter than a top count with their whole length. Intervals and bounds of all settings hold together.
         ndcg: mean nDCG@10 after both steps, one a share; empty where the data has no `relevant`.
         mrr: mean reciprocal rank within the first 10, likewise.
         overlap: mean share of the exact first 10 that are among the first 10, one a share.
@@ -45,6 +67,8 @@ class ListCalibration(Record):
         data_sha256: of its content.
         lists: how many were measured.
         documents: of the median list.
+        reference: revision of the larger model that scores again and whose order counts; None where both are this
+            bundle's own checkpoint's, see `Calibration.reference`.
         tops: numbers of first documents that were compared, ascending.
         shares: shares of a list that the second step scores again, ascending; the first is 0, no second step, and the
             last 1.
@@ -55,6 +79,7 @@ class ListCalibration(Record):
     data_sha256: Sha256
     lists: Annotated[int, Field(ge=1)]
     documents: Annotated[int, Field(ge=1)]
+    reference: Sha256 | None = None
     tops: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=MAX_TOPS)]
     shares: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=MAX_SHARES)]
     settings: Annotated[list[ListSetting], Field(min_length=1, max_length=MAX_SETTINGS)]
@@ -82,13 +107,13 @@ class ListCalibration(Record):
         Args:
             knobs: of the first step.
             rescored: documents that the second step scores again; 0 without one.
-            documents: of the list.
-            top_n: how many of the best are asked for.
+            documents: of the list, at least one.
+            top_n: how many of the best are asked for; more than there are documents are all of them.
 
         Returns:
             The figure at the next smaller share and the next larger top that were measured; None where nothing was.
         """
-        place = bisect_left(self.tops, top_n)
+        place = bisect_left(self.tops, min(top_n, documents))
         if place == len(self.tops):
             return None
         share = bisect_right(self.shares, rescored / documents) - 1

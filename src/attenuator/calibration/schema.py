@@ -200,6 +200,10 @@ class Calibration(Record):
                 raise ValueError(f"a setting must have one agreement for each of {len(self.buckets)} buckets")
             if setting.knobs.keys() != self.settings[0].knobs.keys():
                 raise ValueError("settings must all have the same knobs")
+        if any(
+            row.knobs.keys() != self.settings[0].knobs.keys() for row in (self.lists.settings if self.lists else ())
+        ):
+            raise ValueError("settings of lists must have the knobs of all others")
         for one in self.certainty.settings if self.certainty else ():
             if {len(one.scale), len(one.sure)} != {len(self.buckets)}:
                 raise ValueError(f"certainty must have one scale and shares for each of {len(self.buckets)} buckets")

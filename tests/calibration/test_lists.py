@@ -1,0 +1,62 @@
+"""The part `lists` of `calibration.json`: which figure a request is promised."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from attenuator.calibration.lists import ListCalibration, most_within
+from attenuator.calibration.proportions import proportion
+
+SHARES = [0, 0.02, 0.04, 0.06, 0.07, 0.1, 0.15, 0.2, 0.29, 0.3, 0.5, 0.57, 0.75, 1]
+KNOBS = {"keep": 0.5}
+
+
+def lists(**changes: Any) -> ListCalibration:
+    """A calibration whose proportions say by their counts which top and which share they are of."""
+    kept = [[proportion(100 * top + share, 1000, 0.975) for share in range(len(SHARES))] for top in range(3)]
+    row = {"knobs": KNOBS, "same_top": kept, "overlap": [1.0] * len(SHARES)}
+    fields = {"data": "lists.jsonl", "data_sha256": "0" * 64, "lists": 1000, "documents": 50, "tops": [1, 3, 8]}
+    return ListCalibration.model_validate(fields | {"shares": SHARES, "settings": [row]} | changes)
+
+
+@pytest.mark.parametrize("documents", [1, 2, 3, 7, 10, 50, 99, 100, 256, 1000])
+def test_a_request_scores_as_many_again_as_its_figure_was_measured_with(documents: int) -> None:
+    for share in SHARES:
+        assert most_within(share, documents) == Fraction(str(share)) * documents // 1
+    for rescored in range(documents + 1):
+        kept = lists().same_top(KNOBS, rescored, documents, 1)
+        assert kept is not None
+        share = SHARES[kept.successes]
+        assert most_within(share, documents) <= rescored
+        larger = [each for each in SHARES if each > share]
+        assert not larger or Fraction(rescored, documents) < Fraction(str(larger[0])), "the next share promises more"
+
+
+@pytest.mark.parametrize(
+    ("top_n", "documents", "place"), [(1, 50, 0), (2, 50, 1), (3, 50, 1), (4, 50, 2), (8, 50, 2), (20, 8, 2), (9, 3, 1)]
+)
+def test_the_next_larger_top_stands_for_those_between(top_n: int, documents: int, place: int) -> None:
+    kept = lists().same_top(KNOBS, 0, documents, top_n)
+    assert kept is not None
+    assert kept.successes == 100 * place
+
+
+def test_what_was_not_measured_has_no_figure() -> None:
+    assert lists().same_top(KNOBS, 5, 50, 9) is None
+    assert lists().same_top({"keep": 0.25}, 5, 50, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shares": [0, 1]}, "one value for each of 2 shares"),
+        ({"shares": [0.1, 1]}, "must begin at 0 and end at 1"),
+        ({"tops": [1, 3]}, "one same_top for each of 2 tops"),
+        ({"tops": [3, 1, 8]}, "must rise"),
+        ({"reference": "BASE"}, "reference"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        lists(**changes)
