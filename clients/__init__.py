@@ -4,6 +4,7 @@ from attenuator.api import Classification, KnobInfo, LabelScore, ModelInfo, Pred
 from attenuator.clients.calls import UNSET
 from attenuator.clients.client import AsyncClient, Client
 from attenuator.clients.outcomes import Outcome
+from attenuator.ranking import RankedDocument, Ranking
 
 __all__ = [
     "UNSET",
@@ -15,4 +16,6 @@ __all__ = [
     "ModelInfo",
     "Outcome",
     "Prediction",
+    "RankedDocument",
+    "Ranking",
 ]

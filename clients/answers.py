@@ -9,7 +9,7 @@ import httpx
 from pydantic import ValidationError
 
 from attenuator import errors
-from attenuator.api import Classification
+from attenuator.api import Received
 from attenuator.clients.calls import Call
 
 T = TypeVar("T")
@@ -53,7 +53,8 @@ def retry_after_s(response: httpx.Response) -> float | None:
 def error_of(response: httpx.Response) -> errors.AttenuatorError:
     """The error that an unsuccessful answer stands for.
 
-    The body's `error_type` names it. An answer without it, from a proxy for instance, is judged by its status.
+    The body names it in `error_type` or, on routes whose `error_type` is another server's, in `code`. An answer without
+    it, from a proxy for instance, is judged by its status.
     """
     body: Any = None
     with contextlib.suppress(ValueError):
@@ -64,7 +65,10 @@ def error_of(response: httpx.Response) -> errors.AttenuatorError:
     if isinstance(body, dict) and isinstance(body.get("error"), str):
         sentence = body["error"]
         param, allowed = body.get("param"), body.get("allowed")
-        kind = BY_NAME.get(str(body.get("error_type", "")).replace("_", "").lower())
+        name = body.get("code") or body.get(
+            "error_type", ""
+        )  # the first on routes whose error_type is another server's
+        kind = BY_NAME.get(str(name).replace("_", "").lower())
         if kind is None and response.status_code < 500:
             kind = errors.InvalidRequest
     kind = BY_STATUS.get(response.status_code, errors.UnexpectedAnswer) if kind is None else kind
@@ -91,7 +95,7 @@ def result_of(call: Call[T], response: httpx.Response) -> T:
     """
     try:
         result = call.parse(response.json())
-        if isinstance(result, Classification):
+        if isinstance(result, Received):
             result.received(request_id=response.headers.get(REQUEST_ID), status=response.status_code)
         return result
     except ValidationError as error:

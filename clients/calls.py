@@ -6,11 +6,11 @@ a method for each of them.
 
 import enum
 import json
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from attenuator.api import CLASSIFY, MODELS, Classification, ModelInfo, ModelList
+from attenuator.api import CLASSIFY, MODELS, RERANK, Classification, ModelInfo, ModelList
 from attenuator.errors import (
     AttenuatorError,
     InvalidRequest,
@@ -20,6 +20,7 @@ from attenuator.errors import (
 )
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import KnobValue, check_knob, check_seed
+from attenuator.ranking import Ranking
 
 T = TypeVar("T")
 
@@ -190,19 +191,83 @@ def classify(
         ServiceUnreachable: no answer came; `NoAnswerInTime` within the client's own time limits.
         UnexpectedAnswer: the answer is not this API's.
     """
-    body: dict[str, Any] = {"inputs": [inputs] if isinstance(inputs, Mapping) else inputs, **check_knobs(knobs)}
-    if seed is not UNSET:
-        body["seed"] = None if seed is None else check_seed(scalar(seed))
-    numbers = {"timeout_ms": timeout_ms, "top_k": top_k}
-    numbers |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
-    options = {"model": model, "priority": priority} | {name: scalar(value) for name, value in numbers.items()}
-    body |= {name: value for name, value in options.items() if value is not None}
-    if degradable_to is not None:
-        body["degradable_to"] = check_floors(degradable_to)
+    several = [inputs] if isinstance(inputs, Mapping) else inputs
+    options = {"model": model, "priority": priority, "timeout_ms": timeout_ms, "top_k": top_k}
+    options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
-    body |= {name: True for name, value in switches.items() if value}
-    patience_ms = body.get("timeout_ms")
-    return Call("POST", CLASSIFY, Classification.model_validate, to_json(body), patience_ms)
+    body = {"inputs": several, **_fields(seed, degradable_to, options, switches, knobs)}
+    return Call("POST", CLASSIFY, Classification.model_validate, to_json(body), body.get("timeout_ms"))
+
+
+def _fields(
+    seed: int | None | Unset,
+    degradable_to: Mapping[str, int | float] | None,
+    options: Mapping[str, Any],
+    switches: Mapping[str, bool],
+    knobs: Mapping[str, object],
+) -> dict[str, Any]:
+    """The fields of a request that are set, besides what it is about."""
+    fields: dict[str, Any] = {**check_knobs(knobs)}
+    if seed is not UNSET:
+        fields["seed"] = None if seed is None else check_seed(scalar(seed))
+    fields |= {name: scalar(value) for name, value in options.items() if value is not None}
+    if degradable_to is not None:
+        fields["degradable_to"] = check_floors(degradable_to)
+    return fields | {name: True for name, value in switches.items() if value}
+
+
+def rerank(
+    query: str,
+    documents: Iterable[str | Mapping[str, Any]],
+    *,
+    top_n: int | None = None,
+    return_documents: bool = False,
+    model: str | None = None,
+    rescore: int | None = None,
+    max_cost: float | None = None,
+    cascade: Sequence[str] | None = None,
+    seed: int | None | Unset = UNSET,
+    timeout_ms: float | None = None,
+    min_agreement: float | None = None,
+    max_latency_ms: float | None = None,
+    degradable_to: Mapping[str, int | float] | None = None,
+    priority: str | None = None,
+    truncate: bool = False,
+    **knobs: int | float | None,
+) -> Call[Ranking]:
+    """Ranks documents by how well they answer a query; for rerankers, which are models with one output.
+
+    Args:
+        query: a text.
+        documents: texts, or mappings `{"text": ..}`: a list, array or iterator of at most 1,000.
+        top_n: so many of the best are returned; all by default.
+        return_documents: return their texts too.
+        model: which one to ask; may be left out where only one is served.
+        rescore: score so many of the best again, exactly, in a second step.
+        max_cost: a budget for the whole list, both steps together, in billions of multiply-adds.
+        cascade: two models: the first scores all documents, the last the best of them again, exactly.
+        seed: of the random streams: the server's own by default; None draws one.
+        timeout_ms: deadline; past it the server cancels the call and `DeadlineExceeded` is raised.
+        min_agreement: a goal in place of knobs: the top of the list is the exact one at least this often.
+        max_latency_ms: a budget of time for the whole list.
+        degradable_to: the least accurate value by knob that a busy server may lower them to.
+        priority: `"batch"` for work that can wait; `"interactive"`, or what the API key says, by default.
+        truncate: cut pairs that are longer than the model takes, instead of refusing them.
+        **knobs: accuracy against time, of the first step where there are two, by the names that `models()` lists; a
+            knob that is None or left out is the server's to choose.
+
+    Returns:
+        The documents' places and scores, best first.
+
+    Raises:
+        AttenuatorError: the errors of `classify`.
+    """
+    options = {"top_n": top_n, "model": model, "rescore": rescore, "max_cost": max_cost, "cascade": cascade}
+    options |= {"timeout_ms": timeout_ms, "priority": priority}
+    options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
+    switches = {"return_documents": return_documents, "truncate": truncate}
+    body = {"query": query, "documents": documents, **_fields(seed, degradable_to, options, switches, knobs)}
+    return Call("POST", RERANK, Ranking.model_validate, to_json(body), body.get("timeout_ms"))
 
 
 def models() -> Call[tuple[ModelInfo, ...]]:

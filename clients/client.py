@@ -245,6 +245,7 @@ class Client(BaseClient[httpx.Client]):
 
     classify = _blocking(calls.classify)
     classify_many = _blocking_many(many.classify_many)
+    rerank = _blocking(calls.rerank)
     models = _blocking(calls.models)
     ready = _blocking(calls.ready)
 
@@ -295,5 +296,6 @@ class AsyncClient(BaseClient[httpx.AsyncClient]):
 
     classify = _awaiting(calls.classify)
     classify_many = _awaiting_many(many.classify_many)
+    rerank = _awaiting(calls.rerank)
     models = _awaiting(calls.models)
     ready = _awaiting(calls.ready)

@@ -10,7 +10,9 @@ from pydantic import BaseModel
 from attenuator import __version__, errors
 from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelList
 from attenuator.serve.api import errors as serve_errors
-from attenuator.serve.api.documentation import schemas_of
+from attenuator.serve.api.documentation import Example, schemas_of
+from attenuator.serve.api.peers import rerank_types
+from attenuator.serve.api.peers.routes import RERANK_PATHS, ModelName, rerank_bodies
 
 HEAD = "// Written by scripts/gen.py from the service's own types. Run `make gen` after a change there."
 SCALARS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
@@ -70,7 +72,9 @@ def error_codes() -> str:
 def declarations() -> str:
     """The module `api.d.ts` of the JavaScript client."""
     schemas: dict[str, Any] = {}
-    kinds: tuple[type[BaseModel], ...] = (ClassifyRequest, Classification, ModelList, ErrorBody)
+    rerank_request = rerank_bodies(Example(), ModelName)[RERANK_PATHS[0]].kind
+    kinds: list[type[BaseModel]] = [ClassifyRequest, Classification, rerank_request, rerank_types.Ranking]
+    kinds += [ModelList, ErrorBody]
     for kind in kinds:
         schemas |= schemas_of(kind)
     parts = [interface(name, schemas[name]) for name in sorted(schemas)]

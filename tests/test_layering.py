@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "__main__": {"errors"},  # the commands are imported by name, when called
     "errors": set(),
     "api": {"errors", "bundle", "ops"},
+    "ranking": {"api"},
     "precision": set(),
     "bundle": {"errors", "precision"},
     "commandline": {"errors"},
@@ -31,8 +32,8 @@ MAY_IMPORT = {
     "rows": {"errors", "api", "texts"},
     "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},
-    "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops"},
-    "local": {"errors", "api", "calibration", "ops", "runtime", "texts"},
+    "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops", "ranking"},
+    "local": {"errors", "api", "calibration", "ops", "ranking", "runtime", "texts"},
     "export": {
         "errors",
         "api",
@@ -58,7 +59,7 @@ MAY_IMPORT = {
         "runtime",
     },
     "rayserve": {"errors", "api", "bundle", "calibration", "json_body", "ops", "runtime", "serve"},
-    "clients": {"errors", "api", "bundle", "journal", "ops"},
+    "clients": {"errors", "api", "bundle", "journal", "ops", "ranking"},
     "tuning": {
         "errors",
         "api",
@@ -113,6 +114,7 @@ MAY_IMPORT = {
         "load_generator",
         "local",
         "ops",
+        "ranking",
         "rows",
         "runtime",
         "texts",

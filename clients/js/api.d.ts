@@ -172,6 +172,11 @@ export interface ClassifyRequest {
   keep?: number;
 }
 
+/** A document that was ranked. */
+export interface Document {
+  text: string;
+}
+
 /** Body of every answer that is not a success. */
 export interface ErrorBody {
   /** what is wrong, in one sentence */
@@ -256,6 +261,11 @@ export interface MeasuredSetting {
   time?: readonly number[];
 }
 
+/** What else Cohere's clients look for. */
+export interface Meta {
+  tokens: Tokens;
+}
+
 /** A served model. */
 export interface ModelInfo {
   /** the name that requests give in model */
@@ -307,6 +317,131 @@ export interface Prediction {
   knobs?: { readonly [name: string]: number };
 }
 
+/** Answer to a request with `documents`. */
+export interface Ranking {
+  id: string;
+  model: string;
+  usage: Usage;
+  meta: Meta;
+  /** highest score first, of equal ones the earlier document */
+  results: readonly Result[];
+}
+
+/** The fields of a request with `documents` besides these, the query, knobs and goals. */
+export interface RerankRequest {
+  /** the name of a served model: may be left out if only one is served */
+  model?: string;
+  /** -1 or the model's length: longer texts are cut to it */
+  truncate_prompt_tokens?: number | null;
+  /** left or right: must be the side on which the model's inputs are cut */
+  truncation_side?: "left" | "right" | null;
+  /** true or false: false gives logits in place of scores */
+  use_activation?: boolean | null;
+  /** interactive or batch, or a whole number: 0 leaves it open, below is interactive, above batch */
+  priority?: "interactive" | "batch" | number;
+  /** a text of at most 128 visible ASCII characters: ends the id of the answer */
+  request_id?: string;
+  /** a text: taken and not used, as there */
+  user?: string;
+  /** a whole number of at least 0: so many of the best are returned; all at 0, null or more */
+  top_n?: number | null;
+  /** true or false: true returns the texts too */
+  return_documents?: boolean;
+  /** true or false: true cuts pairs that are too long */
+  truncate?: boolean;
+  /** a whole number, at least the model's length: pairs that are too long are cut to that length */
+  max_tokens_per_doc?: number | null;
+  /** a whole number from 0 to 9007199254740991, or null to have one drawn */
+  seed?: number | null;
+  /** a number of milliseconds above 0, at most 3.6e+06 */
+  timeout_ms?: number;
+  /**
+   * a number above 0, at most 1: the cheapest knobs are chosen whose answers agree with the exact ones
+   * on at least this share of inputs
+   */
+  min_agreement?: number;
+  /**
+   * a number of milliseconds above 0, at most 3.6e+06: the most accurate knobs are chosen that are
+   * predicted to answer in this time
+   */
+  max_latency_ms?: number;
+  /**
+   * true or false: true runs again, at surer knobs, what agrees with the exact answer with less
+   * probability than min_agreement, until timeout_ms
+   */
+  escalate?: boolean;
+  /** an object of knobs and the least accurate values that a busy service may lower them to */
+  degradable_to?: Floors;
+  /**
+   * Bounds the expected error of each output row by alpha * mean token norm * ||W_v||_F; a larger alpha
+   * spends fewer multiply-adds on the value projection, 0 computes it exactly. The model's own bounds
+   * and default are in GET /v1/models.
+   */
+  alpha?: number;
+  /**
+   * More hashes cost proportionally more time and shrink the sampling error as 1/sqrt(num_hashes); 0
+   * computes the expectation, quadratic in length. The model's own bounds and default are in GET
+   * /v1/models.
+   */
+  num_hashes?: number;
+  /**
+   * Blocks of keys that each block of queries sees by chance, beside the first, the last and its
+   * neighbours; more cost proportionally more time; 0 sees every key, exact softmax attention, quadratic
+   * in length, as do texts of at most 5 + 2 * num_random_blocks blocks. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  num_random_blocks?: number;
+  /**
+   * A wider window costs proportionally more time and sees more of the keys that the model was trained
+   * to see; 0 is the window that it was trained with, which no value exceeds. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  window?: number;
+  /**
+   * More landmarks follow softmax attention more closely and cost proportionally more time, with an
+   * inverse of num_landmarks^3; sequences of no more tokens than landmarks, and all at 0, get exact
+   * softmax attention. The model's own bounds and default are in GET /v1/models.
+   */
+  num_landmarks?: number;
+  /**
+   * More features cost proportionally more time and shrink the sampling error as 1/sqrt(num_features); 0
+   * computes what they estimate, quadratic in length. The model's own bounds and default are in GET
+   * /v1/models.
+   */
+  num_features?: number;
+  /**
+   * More rounds cost proportionally more time and find more of the keys that matter; 0 computes exact
+   * softmax attention with shared queries and keys, quadratic in length. The model's own bounds and
+   * default are in GET /v1/models.
+   */
+  num_rounds?: number;
+  /**
+   * The share of a text's tokens that a layer computes, in the mean over the layers behind the first
+   * attention: those that attention weighs most, the first one always; a smaller share spends less time.
+   * The model's own bounds and default are in GET /v1/models.
+   */
+  keep?: number;
+  /** a text */
+  query: string;
+  /** a list of 1 to 1000 texts, or of {"text": ..} */
+  documents: readonly (string | TextDocument)[];
+}
+
+/** A document's place and score. */
+export interface Result {
+  /** its place among the documents of the request */
+  index: number;
+  /** sigmoid of the model's output; with use_activation false, the output */
+  relevance_score: number;
+  /** with return_documents only */
+  document?: Document;
+}
+
+/** A document as an object. */
+export interface TextDocument {
+  text: string;
+}
+
 /** A text, or a pair of texts. */
 export interface TextInput {
   text: string;
@@ -321,4 +456,17 @@ export interface TokenInput {
    * are 0, as they must be for a model without token types
    */
   token_type_ids?: readonly number[];
+}
+
+/** Tokens of the request, where Cohere's clients look for them. */
+export interface Tokens {
+  input_tokens: number;
+}
+
+/** Tokens of the request. */
+export interface Usage {
+  prompt_tokens: number;
+  total_tokens: number;
+  completion_tokens?: number;
+  prompt_tokens_details?: null;
 }

@@ -1,4 +1,4 @@
-import type { Classification, ClassifyRequest, ErrorCode, ModelInfo } from "./api.js";
+import type { Classification, ClassifyRequest, ErrorCode, ModelInfo, Ranking, RerankRequest } from "./api.js";
 
 export type * from "./api.js";
 
@@ -8,6 +8,11 @@ export type Input = Extract<ClassifyRequest["inputs"], readonly unknown[]>[numbe
 /** Every field of a request but its inputs, by the service's own names; and how to call it off. */
 export interface ClassifyOptions extends Omit<ClassifyRequest, "inputs"> {
   /** Aborts the call, pauses between attempts included; it then rejects with the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+/** Every field of a request that ranks but its texts; and how to call it off. */
+export interface RerankOptions extends Omit<RerankRequest, "query" | "documents"> {
   signal?: AbortSignal | undefined;
 }
 
@@ -59,6 +64,12 @@ export class Client {
     inputs: Iterable<Input> | AsyncIterable<Input>,
     options?: ClassifyManyOptions,
   ): AsyncGenerator<Classification, void, undefined>;
+
+  /**
+   * Ranks up to as many documents as the service takes in one request, best first; for models with one output.
+   * @throws AttenuatorError
+   */
+  rerank(query: string, documents: RerankRequest["documents"], options?: RerankOptions): Promise<Ranking>;
 
   /**
    * The served models with their labels, knobs and calibrations.

@@ -1,6 +1,7 @@
 /** Reaches Attenuator's HTTP service from browsers and from Node, without a dependency or a build step. */
 
 const CLASSIFY = "/v1/classify";
+const RERANK = "/v1/rerank";
 const FIRST_PAUSE_MS = 250;
 const GRACE_MS = 2_000; // for an answer to arrive that the service gave up on at the request's own timeout_ms
 const LOOK_AHEAD = 4; // answers that wait for an earlier one, for each request in flight
@@ -61,7 +62,8 @@ function errorOf(response, text) {
   }
   const body = parsed(text);
   if (typeof body?.error === "string" && typeof body.error_type === "string") {
-    const { error, error_type: code, param: field = null, allowed = null } = body;
+    // Where error_type is another server's, code is ours.
+    const { error, error_type, code = error_type, param: field = null, allowed = null } = body;
     return new AttenuatorError(error, { ...facts, code, field, allowed });
   }
   const code = CODE_BY_STATUS[status] ?? "unexpected_answer";
@@ -98,8 +100,11 @@ export class Client {
 
   async classify(inputs, { signal, ...fields } = {}) {
     const several = typeof inputs === "string" || Array.isArray(inputs) ? inputs : [inputs];
-    const patienceMs = (fields.timeout_ms ?? 0) + GRACE_MS;
-    return this.#ask(CLASSIFY, "predictions", { signal, patienceMs, body: { inputs: several, ...fields } });
+    return this.#post(CLASSIFY, "predictions", signal, { inputs: several, ...fields });
+  }
+
+  async rerank(query, documents, { signal, ...fields } = {}) {
+    return this.#post(RERANK, "results", signal, { query, documents, ...fields });
   }
 
   async *classifyMany(inputs, { concurrency = 4, returnErrors = false, signal, ...fields } = {}) {
@@ -152,6 +157,10 @@ export class Client {
       if (["not_ready", UNREACHABLE, "no_answer_in_time"].includes(error.code)) return false;
       throw error;
     }
+  }
+
+  #post(path, expected, signal, body) {
+    return this.#ask(path, expected, { signal, patienceMs: (body.timeout_ms ?? 0) + GRACE_MS, body });
   }
 
   async #ask(path, expected, request) {

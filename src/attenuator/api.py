@@ -14,7 +14,7 @@ from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import SEED_ALLOWED, whole_number
 from attenuator.ops.spec import SEED_HIGH, Knob
 
-CLASSIFY, MODELS = "/v1/classify", "/v1/models"  # the routes of programs that classify
+CLASSIFY, RERANK, MODELS = "/v1/classify", "/v1/rerank", "/v1/models"  # the routes of this API's own clients
 MAX_INPUTS = 256
 MAX_TIMEOUT_MS = 3_600_000.0
 INPUT_KINDS = (
@@ -150,6 +150,27 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Received(Answer):
+    """An answer to a request of its own, which a client knows more of than its fields."""
+
+    _request_id: str | None = PrivateAttr(None)
+    _status: int | None = PrivateAttr(None)
+
+    @property
+    def request_id(self) -> str | None:
+        """The id under which the service's log has the request; None where no service answered."""
+        return self._request_id
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status; None where no service answered."""
+        return self._status
+
+    def received(self, *, request_id: str | None, status: int) -> None:
+        """Records the request id and the HTTP status of the answer; for clients."""
+        self._request_id, self._status = request_id, status
+
+
 class LabelScore(Answer):
     """One label and its probability (softmax or, multi-label, sigmoid); in a regression, the one score."""
 
@@ -188,7 +209,7 @@ class Prediction(Answer):
     )
 
 
-class Classification(Answer):
+class Classification(Received):
     """Answer of POST /v1/classify. Fields that are None are left out of the JSON."""
 
     model: str = Field(description="name of the model that answered")
@@ -221,28 +242,11 @@ class Classification(Answer):
     )
     timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
 
-    _request_id: str | None = PrivateAttr(None)
-    _status: int | None = PrivateAttr(None)
-
     def columns(self) -> dict[str, list[Any]]:
         """What the answer says of each input, as lists by name: for `pandas.DataFrame`, or an array of NumPy each."""
         rows = [prediction.model_dump(exclude={"scores"}, exclude_none=True) for prediction in self.predictions]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names} | {"tokens": list(self.tokens)}
-
-    @property
-    def request_id(self) -> str | None:
-        """The id under which the service's log has the request; None where no service answered."""
-        return self._request_id
-
-    @property
-    def status(self) -> int | None:
-        """HTTP status; None where no service answered."""
-        return self._status
-
-    def received(self, *, request_id: str | None, status: int) -> None:
-        """Records the request id and the HTTP status of the answer; for clients."""
-        self._request_id, self._status = request_id, status
 
 
 class KnobInfo(BundleKnob):

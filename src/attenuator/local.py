@@ -10,22 +10,24 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from attenuator.api import INPUT_KINDS, ChosenBy, Classification, LabelScore, Options, Prediction
+from attenuator.api import ChosenBy, Classification, LabelScore, Options, Prediction
 from attenuator.errors import InvalidRequest, UnknownField, printable
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
 from attenuator.ops.spec import SEED_HIGH
-from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose
+from attenuator.ranking import Ranking
+from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose, lists
 from attenuator.runtime import load as load_model
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.device import DeviceSetting
 from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, check_certainty, judge_of
+from attenuator.runtime.python_inputs import listed, parse, plain, scalar
 from attenuator.runtime.request import (
     OPTIONS,
     check_goals,
@@ -33,7 +35,6 @@ from attenuator.runtime.request import (
     check_values,
     parse_input,
     unknown_field,
-    wrong,
 )
 from attenuator.runtime.session import cpu_count
 from attenuator.texts import parts
@@ -43,8 +44,6 @@ OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_
 BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
 MAX_THREADS = 1024  # as on the command line
 SHARE = 16  # inputs that a thread tokenizes in one go
-EACH = INPUT_KINDS.replace("a text, ", "a text, a tuple of two texts, ", 1)
-INPUTS_ALLOWED = f"a text, or a list, array or iterator of one or more, each {EACH}"
 
 Run = Callable[[Sequence[Row]], list[RowResult]]
 
@@ -154,6 +153,49 @@ class LocalModel:
         encoded = self._spread(partial(_encoded, self.model, call), list(parse(inputs)))
         return self._answer(call, encoded, self._run, started)
 
+    def rerank(
+        self,
+        query: str,
+        documents: Any,
+        *,
+        top_n: int | None = None,
+        return_documents: bool = False,
+        rescore: int | None = None,
+        seed: int | None = DEFAULT_SEED,
+        truncate: bool = False,
+        **knobs: int | float | None,
+    ) -> Ranking:
+        """Ranks documents by how well they answer a query, for bundles with one output.
+
+        Args:
+            query: a text.
+            documents: a list, NumPy array, pandas Series or iterator of texts, or of `{"text": ..}`; any number.
+            top_n: so many of the best are returned; all by default.
+            return_documents: return their texts too.
+            rescore: score so many of the best again, exactly, in a second step.
+            seed: of the random streams; None draws one.
+            truncate: cut pairs that are longer than the model takes, instead of refusing them.
+            **knobs: of the first step; one that is None or left out is the model's to choose.
+
+        Returns:
+            The documents' places and scores, best first, as `POST /v1/rerank` has them.
+
+        Raises:
+            InvalidRequest, EngineError: as `classify`. Budgets and goals for a list need a service.
+        """
+        started = time.perf_counter()
+        fields = {"top_n": top_n, "return_documents": return_documents, "rescore": rescore, **knobs}
+        asked = lists.check(self.model, {name: scalar(value) for name, value in fields.items()})
+        texts, pairs = lists.pairs_of(query, listed(documents))
+        call = self._checked(seed=seed, truncate=truncate, return_logits=True, **knobs)
+        encoded = self._spread(partial(_encoded, self.model, call), pairs)
+        steps = [lists.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
+        if asked.rescore is not None:
+            best, exact = steps[0].best(asked.rescore), replace(call, requested=self.model.knobs.exact())
+            again = self._answer(exact, [encoded[place] for place in best], self._run, time.perf_counter())
+            steps.append(lists.Step(best, again))
+        return lists.ranking(steps, texts, asked)
+
     def classify_each(self, inputs: Sequence[Any], **fields: Any) -> list[Classification | InvalidRequest]:
         """Classifies inputs as a request for each of them, of which one may be refused; arguments as `classify`.
 
@@ -165,7 +207,7 @@ class LocalModel:
 
         def encoded(value: Any) -> Encoded | InvalidRequest:
             try:
-                return _encoded(self.model, call, parse_input(_plain(value), "inputs[0]"))
+                return _encoded(self.model, call, parse_input(plain(value), "inputs[0]"))
             except InvalidRequest as error:
                 return error
 
@@ -207,7 +249,7 @@ class LocalModel:
 
     def _checked(self, **fields: Any) -> Call:
         """What a call says besides its inputs, checked."""
-        model, values = self.model, {name: _scalar(value) for name, value in fields.items()}
+        model, values = self.model, {name: scalar(value) for name, value in fields.items()}
         known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES)]
         for name in values:
             if name in OF_SERVICES:
@@ -338,42 +380,6 @@ def on_device(folder: Path, device: Device = CPU, *, threads: int | None = None,
     threads = threads or cpu_count()
     model = load_model(folder, device=device, threads=threads, check=check)
     return LocalModel(model, threads if device.kind == "cpu" else 1)
-
-
-def parse(inputs: Any) -> Iterator[Input]:
-    """The inputs of a call, checked by their types.
-
-    Raises:
-        InvalidRequest: one is none of `INPUT_KINDS` and no pair, or there is none.
-    """
-    values = [inputs] if isinstance(inputs, Mapping) else _scalar(inputs)
-    if isinstance(values, str):
-        yield Input("inputs", text=str(values))
-        return
-    if not isinstance(values, Sequence | Iterator) or isinstance(values, bytes | bytearray | memoryview):
-        raise wrong("inputs", f"is of type {type(inputs).__name__}", INPUTS_ALLOWED)
-    index = -1
-    for index, value in enumerate(values):
-        yield parse_input(_plain(value), f"inputs[{index}]")
-    if index < 0:
-        raise InvalidRequest("inputs has 0 items, must have 1 or more", param="inputs", allowed=INPUTS_ALLOWED)
-
-
-def _plain(value: Any) -> Any:
-    """An input with the HTTP API's own types: pairs of texts are objects there, token ids a list."""
-    if isinstance(value, Mapping):
-        return {
-            str(name): each.tolist() if hasattr(each, "tolist") else list(each) if isinstance(each, tuple) else each
-            for name, each in value.items()
-        }
-    if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
-        return dict(zip(("text", "text_pair"), value, strict=True))
-    return value
-
-
-def _scalar(value: Any) -> Any:
-    """A Python number in place of a NumPy one."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _encoded(model: Model, call: Call, item: Input) -> Encoded:

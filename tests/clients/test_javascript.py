@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiny
 from service import Service
 
 from attenuator.clients.answers import BY_STATUS
@@ -57,6 +58,13 @@ def narrow() -> Iterator[Service]:
     assert one.stop() == 0, one.log()
 
 
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    one = Service([tiny.reranker(tmp_path_factory.mktemp("rankers") / "rank"), BUNDLE])
+    yield one
+    assert one.stop() == 0, one.log()
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The folder of a program that has the client installed."""
@@ -71,12 +79,13 @@ def address(service: Service) -> str:
 
 
 @needs_node
-def test_on_node(server: Service, narrow: Service) -> None:
+def test_on_node(server: Service, narrow: Service, ranker: Service) -> None:
     codes = [(status, error_type(kind.__name__)) for status, kind in BY_STATUS.items()]
     printed = run(
         *("node", "--test", "--test-reporter=tap", TESTS / "client.test.js"),
         ATTENUATOR_URL=address(server),
         ATTENUATOR_NARROW_URL=address(narrow),
+        ATTENUATOR_RANKER_URL=address(ranker),
         ATTENUATOR_KEY=KEY,
         CODES_BY_STATUS=json.dumps([*codes, (502, "unexpected_answer")]),
         RETRIES=json.dumps({"statuses": [*BY_STATUS, 500, 502], "sent_again": sorted(RETRIED_STATUS)}),

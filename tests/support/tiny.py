@@ -237,3 +237,10 @@ def write_all(root: Path) -> dict[str, Path]:
     folders = {kind: write(root / kind, kind) for kind in KINDS}
     labels = [f"clause {index}" for index in range(33)]
     return folders | {"multi": write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")}
+
+
+def reranker(folder: Path) -> Path:
+    """Writes a cross-encoder with two knobs, `alpha` and `keep`."""
+    write(folder, "keep", labels=("relevance",))
+    sign(folder, task="regression")
+    return folder

@@ -1,4 +1,4 @@
-/** The client against two services that test_javascript.py starts; the narrow one takes a request at a time. */
+/** The client against services that test_javascript.py starts; the narrow one takes a request at a time. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -78,6 +78,34 @@ test("a refusal names code, field, what is allowed and the status", async () => 
   await assert.rejects(client.classify(TEXTS[0], { model: "other" }), { code: "unknown_model", status: 404 });
   await assert.rejects(client.classify(TEXTS[0], { num_hash: 1 }), { code: "unknown_field", field: "num_hash" });
   await assert.rejects(new Client(ATTENUATOR_NARROW_URL).classify(TEXTS[0]), { code: "unauthorized", status: 401 });
+});
+
+test("documents are ranked, each with the score that it has alone", async () => {
+  const ranker = new Client(process.env.ATTENUATOR_RANKER_URL);
+  const options = { model: "rank", keep: 0.3, alpha: 0.2, seed: 5 };
+  const { results, model, usage } = await ranker.rerank("a good film", [...TEXTS, { text: TEXTS[0] }], options);
+  const scores = results.map(({ relevance_score }) => relevance_score);
+  assert.deepEqual(scores, [...scores].sort((one, other) => other - one));
+  assert.deepEqual([model, usage.total_tokens > 0], ["rank", true]);
+  const equal = results.filter(({ index }) => index === 0 || index === TEXTS.length);
+  assert.deepEqual(equal.map(({ index }) => index), [0, TEXTS.length]);
+  for (const { index, relevance_score } of results.slice(0, 2)) {
+    const alone = await ranker.rerank("a good film", [[...TEXTS, TEXTS[0]][index]], options);
+    assert.equal(alone.results[0].relevance_score, relevance_score);
+  }
+  const [best, ...others] = (await ranker.rerank("a", TEXTS, { ...options, top_n: 1, return_documents: true })).results;
+  assert.deepEqual([best.document.text, others], [TEXTS[best.index], []]);
+  const refusals = [
+    [[], {}, { code: "invalid_request", field: "documents" }],
+    [["a", " "], {}, { code: "invalid_request", field: "documents[1]" }],
+    [TEXTS, { keep: 3 }, { code: "knob_out_of_range", field: "keep", status: 422 }],
+    [TEXTS, { top_m: 1 }, { code: "unknown_field", field: "top_m" }],
+    [TEXTS, { model: "reviews" }, { code: "invalid_request", field: "model" }],
+    [TEXTS, { model: "other" }, { code: "unknown_model", status: 404 }],
+  ];
+  for (const [documents, fields, error] of refusals)
+    await assert.rejects(ranker.rerank("a", documents, { ...options, ...fields }), error);
+  await assert.rejects(ranker.rerank("a", TEXTS, { signal: AbortSignal.abort() }), { name: "AbortError" });
 });
 
 test("many inputs are answered in their order, as each would be alone", async () => {

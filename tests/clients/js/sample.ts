@@ -1,5 +1,5 @@
 // Checked by the compiler alone: what a program may write, and what the types must refuse.
-import { AttenuatorError, Client, type Classification, type Input, type ModelInfo } from "attenuator-client";
+import { AttenuatorError, Client, type Classification, type Input, type ModelInfo, type Ranking } from "attenuator-client";
 
 const client = new Client("http://127.0.0.1:8000", { apiKey: "key", maxRetries: 2 });
 
@@ -15,7 +15,9 @@ export async function used(signal: AbortSignal): Promise<void> {
     if (one instanceof AttenuatorError) console.log(one.code === "knob_out_of_range", one.field?.length);
     else console.log(one.predictions.length);
   }
-  console.log(score, agreement, best);
+  const ranking: Ranking = await client.rerank("a", ["b", { text: "c" }], { top_n: 1, keep: 0.5, seed: 3, signal });
+  const relevance: number | undefined = ranking.results[0]?.relevance_score;
+  console.log(score, agreement, best, relevance);
 
   // @ts-expect-error: there is no such field
   await client.classify("a", { num_hash: 8 });
@@ -23,6 +25,10 @@ export async function used(signal: AbortSignal): Promise<void> {
   await client.classify("a", { num_hashes: "8" });
   // @ts-expect-error: not one of the classes
   await client.classify("a", { priority: "urgent" });
+  // @ts-expect-error: documents are no pairs
+  await client.rerank("a", [{ text: "b", text_pair: "c" }]);
+  // @ts-expect-error: documents are not an option
+  await client.rerank("a", ["b"], { documents: ["c"] });
   // @ts-expect-error: a text is missing
   await client.classify([{ text_pair: "b" }]);
   // @ts-expect-error: may be missing

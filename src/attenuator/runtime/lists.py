@@ -1,0 +1,111 @@
+"""Lists of documents that a reranker orders in this process: what a call may ask, and its steps as one answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from attenuator.api import WHOLE, Body, Classification, Options
+from attenuator.errors import UnknownField
+from attenuator.ops import KNOBS
+from attenuator.ranking import Document, RankedDocument, Ranking, RankingStep, TokenUsage
+from attenuator.runtime.model import Model
+from attenuator.runtime.pairs import check_reranker, paired, texts_of
+from attenuator.runtime.request import check_values, unknown_field
+from attenuator.runtime.scores import ranked, sigmoid
+from attenuator.runtime.tokens import Input
+
+OF_SERVICES = (*Options.model_fields, "max_cost", "cascade")  # what a service does with them needs its queue and cost
+
+
+class Asked(Body):
+    """What a call says besides texts, knobs, seed and truncation."""
+
+    top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(
+        None, description="a whole number of at least 0: so many of the best are returned; all at 0"
+    )
+    return_documents: bool = Field(False, description="true or false")
+    rescore: Annotated[int, Field(ge=1), WHOLE] | None = Field(
+        None, description="a whole number of at least 1: so many of the best are scored again, exactly"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Attributes:
+        places: of the documents that it scored.
+        answer: what it says of each of them, with logits.
+    """
+
+    places: Sequence[int]
+    answer: Classification
+
+    @property
+    def outputs(self) -> list[float]:
+        """The model's output for each of its documents."""
+        return [prediction.logits[0] for prediction in self.answer.predictions if prediction.logits]
+
+    def best(self, most: int | None = None) -> list[int]:
+        """The places of its best documents, best first; of equal ones the earlier first."""
+        return [self.places[index] for index in ranked(self.outputs)[:most]]
+
+
+def check(model: Model, fields: Mapping[str, Any]) -> Asked:
+    """What a call says besides its texts.
+
+    Raises:
+        InvalidRequest: the model does not rank, or a field is unknown, a service's, or has a wrong value. Knobs are
+            checked by who runs them.
+    """
+    check_reranker(model.manifest, "call classify")
+    own = {name: value for name, value in fields.items() if name in Asked.model_fields and value is not None}
+    known = [*Asked.model_fields, "seed", "truncate", *model.knobs.names]
+    for name in (each for each in fields if each not in Asked.model_fields and each not in KNOBS):
+        if name in OF_SERVICES:
+            allowed = ", ".join(known)
+            sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
+            raise UnknownField(sentence, param=name, allowed=allowed)
+        raise unknown_field(name, known)
+    return check_values(Asked, own)
+
+
+def pairs_of(query: Any, documents: list[Any]) -> tuple[list[str], list[Input]]:
+    """The documents' texts, and the pairs to score.
+
+    Raises:
+        InvalidRequest: the query or a document is no text.
+    """
+    fields = {"query": query, "documents": documents}
+    texts = texts_of(fields, "documents", len(documents))
+    return list(texts.values()), list(paired(texts_of(fields, "query"), texts))
+
+
+def ranking(steps: Sequence[Step], texts: Sequence[str], asked: Asked) -> Ranking:
+    """The answer: documents of the last step first, then the others by the step before.
+
+    Args:
+        steps: in order; the first scored all documents.
+        texts: of the documents.
+        asked: says how many are returned, and whether with their texts.
+    """
+    results: dict[int, RankedDocument] = {}
+    for number, step in reversed(list(enumerate(steps, start=1))):
+        scores = dict(zip(step.places, sigmoid(step.outputs).tolist(), strict=True))
+        for place in step.best():
+            document = Document(text=texts[place]) if asked.return_documents else None
+            scored = RankedDocument(index=place, relevance_score=scores[place], step=number, document=document)
+            results.setdefault(place, scored)
+    answers = [step.answer for step in steps]
+    times = {name: round(sum(each.timing_ms[name] for each in answers), 3) for name in answers[0].timing_ms}
+    return Ranking(
+        model=answers[0].model,
+        results=tuple(results.values())[: asked.top_n or None],
+        steps=tuple(
+            RankingStep(model=each.model, knobs=each.knobs, documents=len(each.predictions)) for each in answers
+        ),
+        usage=TokenUsage(total_tokens=sum(sum(each.tokens) for each in answers)),
+        timing_ms=times,
+    )
