@@ -9,17 +9,31 @@ written once, in `fields` and `trees`.
 from typing import Any
 
 STATISTICS = {"median", "low", "high", "min", "max"}
-# Ratios whose quartiles plots draw.
-DRAWN = {"speed_up", "settings"}
+# Ratios of which plots draw more than the median.
+DRAWN = {"speed_up": ("median", "low", "high"), "projection": ("median", "low")}
 OF_A_TREE = ("commit", "modified", "kernels")
-# What no page and no plot reads; on one thread, elapsed time besides.
+# What no page and no plot reads; on one thread, elapsed time besides. Then by benchmark and section.
 LEFT_OUT = {"rounds", "repeats", "node_times", "over_ort_sorted"}
+UNREAD = {
+    "operators": {"attention": {"errors"}, "ragged": {"errors", "contenders", "lengths"}, "frontier": {"errors"}},
+    "models": {
+        "models": {"errors", "contenders"},
+        "ragged": {"errors", "contenders", "lengths", "over_softmax"},
+        "int8": {"contenders", "bytes"},
+    },
+    "server": {"rounds": {"loads"}},
+}
 ELAPSED = {"wall_us", "speed_up_wall", "over_softmax_wall"}
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
     """What is committed of a result."""
-    short = {key: _short(value, key, 2) for key, value in result.items() if key != "rows"}
+    unread = UNREAD.get(result.get("benchmark", ""), {})
+    short = {
+        key: _short(_without(value, unread[key]) if key in unread else value, "", 2)
+        for key, value in result.items()
+        if key != "rows"
+    }
     if "rows" not in result:
         return short
     trees: list[dict[str, Any]] = []
@@ -41,14 +55,17 @@ def whole(summarised: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summarised.items() if key not in ("trees", "fields")} | {"rows": rows}
 
 
+def _without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
 def _short(value: Any, field: str, threads: int) -> Any:
     if isinstance(value, list):
         return [_short(item, field, threads) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == STATISTICS:
-        kept = ("median", "low", "high") if field in DRAWN else ("median",)
-        return {name: value[name] for name in kept}
+        return {name: value[name] for name in DRAWN.get(field, ("median",))}
     threads = value.get("threads", threads)
     left_out = LEFT_OUT | (ELAPSED if threads == 1 else set())
     # Below a field of ratios stand contenders, whose names say nothing of what is kept.

@@ -21,25 +21,16 @@ def origin(result: Result) -> str:
     )
 
 
-def measured(benchmark: str) -> dict[str, Result]:
-    """The committed results of a benchmark by instruction set.
+def measured(benchmark: str) -> Result:
+    """The committed result of a benchmark.
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: there is none.
     """
-    results = load(benchmark)
-    if not results:
+    result = load(benchmark)
+    if result is None:
         raise FileNotFoundError(f"{RESULTS} lacks {benchmark}-*.json: run `make bench`")
-    return results
-
-
-def origins(results: dict[str, Result]) -> Iterator[str]:
-    """Where figures come from; of less capable instruction sets, only where they are of another tree."""
-    best = next(iter(results.values()))
-    yield origin(best)
-    yield from (
-        f"{ISA_NAMES[isa]}: {commit(result)}." for isa, result in results.items() if result["commit"] != best["commit"]
-    )
+    return result
 
 
 def demo_request() -> str:
@@ -61,20 +52,15 @@ def demo_request() -> str:
     )
 
 
-def first(results: dict[str, Result]) -> dict[str, Result]:
-    """That of the most capable instruction set alone."""
-    return dict([next(iter(results.items()))])
-
-
 def operators() -> str:
     """What `operators.py` measured, on the CPU and on CUDA.
 
     Raises:
         FileNotFoundError: there is no result.
     """
-    results = measured("operators")
+    result = measured("operators")
     on_cuda = cuda_tables.parts(load_cuda("cuda_operators"), load_cuda("cuda_models"))
-    return "\n\n".join(part for part in [*origins(results), *operator_parts(results), *on_cuda] if part)
+    return "\n\n".join(part for part in [origin(result), *operator_parts(result), *on_cuda] if part)
 
 
 def models() -> str:
@@ -83,36 +69,33 @@ def models() -> str:
     Raises:
         FileNotFoundError: there is no result.
     """
-    results = measured("models")
-    return "\n\n".join(part for part in [*origins(results), *model_parts(results)] if part)
+    result = measured("models")
+    return "\n\n".join(part for part in [origin(result), *model_parts(result)] if part)
 
 
-def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
+def operator_parts(operators: Result) -> Iterator[str]:
     """Tables of `operators.py`."""
-    best = next(iter(operators.values()))
     yield "## YOSO on one sequence"
     yield (
         "Times faster than the fastest exact fp32 attention of ONNX Runtime (`com.microsoft.MultiHeadAttention`, "
-        "`Attention` of opset 23), 12 heads of 64 channels, 8 hash bits, for each `num_hashes`. Where the operator is "
-        "restricted to an instruction set, ONNX Runtime keeps the processor's best:"
+        "`Attention` of opset 23), 12 heads of 64 channels, 8 hash bits, for each `num_hashes`:"
     )
     yield tables.length_table(operators, "attention", "speed_up", ("yoso ",))
     yield "![one operator alone, its speed-up over the number of tokens](../results/speed_up.svg)"
     yield "## From which length on YOSO is faster"
     yield "One sequence, one thread; between measured lengths interpolated over logarithms:"
     yield tables.crossover_table(operators)
-    yield "![crossover](../results/crossover.svg)"
     yield "## Exact attention and YOSO-C on one sequence"
     yield "Times faster than ONNX Runtime's fastest fp32 attention; YOSO-C has 33 taps:"
     yield tables.length_table(operators, "attention", "speed_up", ("softmax", "yoso-c"))
-    if any(row["threads"] == 2 and "speed_up_wall" in row for row in best["attention"]):
+    if any(row["threads"] == 2 and "speed_up_wall" in row for row in operators["attention"]):
         yield "Two threads, elapsed time, both sides with two:"
         yield tables.length_table(operators, "attention", "speed_up_wall", ("softmax", "yoso"), threads=2)
-    if best.get("ragged"):
+    if operators.get("ragged"):
         yield "## Ragged batches"
         yield "Times faster than ONNX Runtime's fastest attention on the padded batch with its mask:"
         yield tables.ragged_table(operators)
-    if best.get("projection"):
+    if operators.get("projection"):
         yield "## MCA's value projection"
         yield (
             "768 channels, times faster than ONNX Runtime's prepacked MatMul, in the projection's own time; and with "
@@ -122,33 +105,32 @@ def operator_parts(operators: dict[str, Result]) -> Iterator[str]:
         yield tables.projection_table(operators)
         yield tables.slowest_alpha(operators)
         yield "![value projection](../results/projection.svg)"
-    if best.get("frontier"):
+    if operators.get("frontier"):
         yield "## Error beside time"
-        yield tables.frontier_table(best)
+        yield tables.frontier_table(operators)
         yield "![error beside time](../results/frontier.svg)"
-    if best.get("memory"):
+    if operators.get("memory"):
         yield "## Memory"
-        yield f"Peak temporary memory, {best['memory'][0]['threads']} threads:"
-        yield tables.memory_table(best)
+        yield f"Peak temporary memory, {operators['memory'][0]['threads']} threads:"
+        yield tables.memory_table(operators)
 
 
-def model_parts(models: dict[str, Result]) -> Iterator[str]:
+def model_parts(models: Result) -> Iterator[str]:
     """Tables of `models.py`."""
-    best = next(iter(models.values()))
     yield (
         "Times faster than the same model with exact `SoftmaxAttention`, one sequence, one thread; no attention over "
         'the same values can beat "free attention", which only adds its inputs:'
     )
     yield from tables.model_tables(models, paper=True)
     yield "Times faster than the same model with ONNX Runtime's fastest fused attention:"
-    yield from tables.model_tables(first(models), "over_fused")
-    if any(row["threads"] == 2 and "over_softmax_wall" in row for row in best["models"]):
+    yield from tables.model_tables(models, "over_fused")
+    if any(row["threads"] == 2 and "over_softmax_wall" in row for row in models["models"]):
         yield "Two threads, elapsed time, than with exact `SoftmaxAttention`:"
-        yield from tables.model_tables(first(models), "over_softmax_wall", threads=2)
-    if best.get("ragged"):
+        yield from tables.model_tables(models, "over_softmax_wall", threads=2)
+    if models.get("ragged"):
         yield "Ragged batches, times faster than the same model on the padded batch with ONNX Runtime's attention:"
         yield tables.ragged_model_table(models)
-    if best.get("int8"):
+    if models.get("int8"):
         yield "int8 weights, times faster than the same model in fp32:"
         yield tables.int8_table(models)
     yield "![whole models](../results/models.svg)"
@@ -172,7 +154,7 @@ def served() -> str:
     Raises:
         FileNotFoundError: there is no result.
     """
-    results = [result for name in SERVED for result in [*load(name).values()][:1]]
+    results = [result for name in SERVED if (result := load(name))]
     if not results:
         raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.models.end_to_end`")
     blocks: list[str] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 
 STYLES = ("-", "--", ":", "-.")
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
@@ -27,10 +28,17 @@ DARK = {
     "#e377c2": "#f0a3d8",
 }
 TOO_FINE = re.compile(r"\d+\.\d{2,}")
+POINT = re.compile(r"([ML])([\d.-]+) ([\d.-]+)")
+USE = re.compile(r'<use xlink:href="#([^"]*)" x="([^"]*)" y="([^"]*)" style="([^"]*)"/>')
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Lays a figure out and writes it."""
+    """Lays a figure out and writes it; powers are written as numbers."""
+    for axes in figure.axes:
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
+                axis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.tight_layout()
     write(figure, path)
 
@@ -57,12 +65,52 @@ def compact(svg: str) -> str:
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     svg = re.sub(r"\n(?=[LMQCz\"])", "", svg)
     svg = re.sub(r"(?<=[LMQC]) ", "", without_bare_groups(svg))
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    # Grid lines and ticks lie within, and a tick's style is that of what it uses.
+    svg = re.sub(r'(<path d="M[^LC]*L[^LC]*") clip-path="[^"]*"(?= style="[^"]*stroke-opacity)', r"\1", svg)
+    svg = dots(svg)
+    svg = re.sub(r' d="(M[^"QCz]*)"', lambda path: f' d="{relative(path[1])}"', svg)
+    svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace("xlink:href", "href")
     ids = {name: f"i{n}" for n, name in enumerate(re.findall(r' id="([^"]*)"', svg))}
     svg = re.sub(r'( id="|href="#|url\(#)([^")]*)', lambda place: place[1] + ids[place[2]], svg)
     names = {style: f"s{n}" for n, style in enumerate(dict.fromkeys(re.findall(r'style="([^"]*)"', svg)))}
     svg = re.sub(r'style="([^"]*)"', lambda style: f'class="{names[style[1]]}"', svg)
     sheet = "".join(f".{name}{{{style}}}\n" for style, name in names.items())
     return svg.replace("</style>", f"\n{sheet}{dark_sheet(names)}</style>", 1)
+
+
+def dots(svg: str) -> str:
+    """Round markers that follow each other, each a `<use>`, as one path of points with round ends."""
+    shapes = dict(re.findall(r'<path id="([^"]*)" d="(M0 [^"]*C[^"]*)"', svg))
+    lines: list[str] = []
+    for line in svg.split("\n"):
+        use = USE.fullmatch(line)
+        if use is None or use[1] not in shapes:
+            lines.append(line)
+            continue
+        colour = re.search(r"stroke: (#\w+)", use[4])
+        width = 2 * float(shapes[use[1]].split("C")[0].removeprefix("M0 ")) + 1
+        style = (
+            f"fill: none; stroke: {colour[1] if colour else '#000000'}; stroke-width: {width:g}; stroke-linecap: round"
+        )
+        point, end = f"M{use[2]} {use[3]}L{use[2]} {use[3]}", f'" style="{style}"/>'
+        if lines[-1].startswith('<path d="') and lines[-1].endswith(end):
+            lines[-1] = lines[-1].removesuffix(end) + point + end
+        else:
+            lines.append(f'<path d="{point}{end}')
+    shown = "\n".join(lines)
+    return re.sub(rf'<defs>\n<path id="(?:{"|".join(map(re.escape, shapes))})"[^>]*/>\n</defs>\n', "", shown)
+
+
+def relative(path: str) -> str:
+    """A path of straight lines, each point told from the one before: fewer digits, and in tenths without an error."""
+    told, last = [], (0, 0)
+    for command, *place in POINT.findall(path):
+        x, y = (round(10 * float(each)) for each in place)
+        told.append(f"{command.lower()}{(x - last[0]) / 10:g} {(y - last[1]) / 10:g}")
+        last = x, y
+    text = "".join(told)
+    return re.sub(r" (?=-)", "", text)
 
 
 def without_bare_groups(svg: str) -> str:

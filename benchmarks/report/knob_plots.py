@@ -202,5 +202,5 @@ def draw(folder: Path) -> None:
     time_over_length(folder / "knob_length.svg")
     whole = load("end_to_end_merged") or load("end_to_end")
     if whole:
-        served(next(iter(whole.values())), folder / "knob_served.svg")
+        served(whole, folder / "knob_served.svg")
     certainty({result["bundle"]: result for result in load_all(SURE)}, folder / "knob_certainty.svg")

@@ -14,9 +14,8 @@ import matplotlib as mpl
 from matplotlib import pyplot
 
 from benchmarks.report import brownout_plot, cuda_plots, knob_plots, server_plot, tables
-from benchmarks.report.drawing import COLOURS, STYLES, log_axes, save
+from benchmarks.report.drawing import COLOURS, log_axes, save
 from benchmarks.report.results_files import (
-    ISA_NAMES,
     RESULTS,
     Result,
     crossovers,
@@ -29,52 +28,23 @@ from benchmarks.report.results_files import (
 )
 
 
-def speed_up(results: dict[str, Result], path: Path) -> None:
-    """The operator over exact attention, per m and instruction set, with the quartiles and the crossover."""
+def speed_up(result: Result, path: Path) -> None:
+    """The operator over exact attention, per m, with the quartiles and the crossover."""
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
     every: set[int] = set()
-    for style, (isa, result) in zip(STYLES, results.items(), strict=False):
-        rows = select(result["attention"], threads=1)
-        starts = crossovers(result)
-        for colour, name in zip(COLOURS, names(rows, "speed_up", "yoso "), strict=False):
-            points = [(row["n"], row["speed_up"][name]) for row in rows if name in row["speed_up"]]
-            lengths, ratios = [n for n, _ in points], [ratio["median"] for _, ratio in points]
-            every |= set(lengths)
-            cross = starts[name][0]
-            called = f"{label(name)}, {ISA_NAMES[isa]}" + (f" (from {cross:.0f})" if cross else "")
-            axes.plot(lengths, ratios, style, color=colour, marker="o", markersize=3, label=called)
-            low, high = [ratio["low"] for _, ratio in points], [ratio["high"] for _, ratio in points]
-            axes.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
+    rows = select(result["attention"], threads=1)
+    starts = crossovers(result)
+    for colour, name in zip(COLOURS, names(rows, "speed_up", "yoso "), strict=False):
+        points = [(row["n"], row["speed_up"][name]) for row in rows if name in row["speed_up"]]
+        lengths, ratios = [n for n, _ in points], [ratio["median"] for _, ratio in points]
+        every |= set(lengths)
+        cross = starts[name][0]
+        called = label(name) + (f" (from {cross:.0f})" if cross else "")
+        axes.plot(lengths, ratios, color=colour, marker="o", markersize=3, label=called)
+        low, high = [ratio["low"] for _, ratio in points], [ratio["high"] for _, ratio in points]
+        axes.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
     log_axes(axes, sorted(every), "times faster than ONNX Runtime's best exact attention")
     axes.legend(fontsize=7, title="num_hashes (faster from this many tokens)", title_fontsize=8)
-    save(figure, path)
-
-
-def crossover(results: dict[str, Result], path: Path) -> None:
-    """The length from which YOSO is faster, over the number of hashes, for each instruction set and baseline."""
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    hashes: set[int] = set()
-    lengths: list[float] = []
-    for style, (baseline, called) in zip(STYLES, tables.BASELINES.items(), strict=False):
-        for colour, (isa, result) in zip(COLOURS, results.items(), strict=False):
-            starts = crossovers(result, baseline)
-            by_hashes = [(int(name[7:]), start) for name, (start, _) in starts.items() if name.startswith("yoso m=")]
-            points = [(m, start) for m, start in by_hashes if start]
-            if points:
-                hashes |= {m for m, _ in points}
-                lengths += [start for _, start in points]
-                line = f"{ISA_NAMES[isa]}, against {called}"
-                axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=4, label=line)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(sorted(hashes), [str(m) for m in sorted(hashes)])
-    ticks = [t for t in (2**i for i in range(4, 16)) if min(lengths, default=1) / 2 <= t <= 2 * max(lengths, default=1)]
-    axes.set_yticks(ticks, [str(t) for t in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("num_hashes")
-    axes.set_ylabel("YOSO is faster from this many tokens")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
     save(figure, path)
 
 
@@ -100,25 +70,22 @@ def models(result: Result, path: Path) -> None:
     save(figure, path)
 
 
-def frontier(results: dict[str, Result], path: Path) -> None:
+def frontier(result: Result, path: Path) -> None:
     """Error over m, time over m, and one over the other."""
     figure, (errors, costs, both) = pyplot.subplots(1, 3, figsize=(15, 4.5))
-    for style, (isa, result) in zip(STYLES, results.items(), strict=False):
-        for colour, row in zip(COLOURS, result.get("frontier", []), strict=False):
-            hashes = [setting["num_hashes"] for setting in row["settings"]]
-            error = [setting["error"] for setting in row["settings"]]
-            time = {name: item["cpu_us"]["median"] / 1000 for name, item in row["contenders"].items()}
-            cost = [time[f"yoso m={m}"] for m in hashes]
-            line = f"{row['n']} tokens, {ISA_NAMES[isa]}"
-            settings = {"marker": "o", "markersize": 3, "color": colour, "linestyle": style}
-            costs.plot(hashes, cost, label=line, **settings)
-            both.plot(cost, error, label=line, **settings)
-            if style == STYLES[0]:  # errors are the same, and so are the baselines
-                errors.plot(hashes, error, label=f"{row['n']} tokens", **settings)
-                costs.axhline(time["mha"], color=colour, linewidth=0.8)
-                both.axvline(time["mha"], color=colour, linewidth=0.8)
-                for m, x, y in zip(hashes, cost, error, strict=True):
-                    both.annotate(str(m), (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
+    for colour, row in zip(COLOURS, result.get("frontier", []), strict=False):
+        hashes = [setting["num_hashes"] for setting in row["settings"]]
+        error = [setting["error"] for setting in row["settings"]]
+        time = {name: item["cpu_us"]["median"] / 1000 for name, item in row["contenders"].items()}
+        cost = [time[f"yoso m={m}"] for m in hashes]
+        line = {"marker": "o", "markersize": 3, "color": colour, "label": f"{row['n']} tokens"}
+        errors.plot(hashes, error, **line)
+        costs.plot(hashes, cost, **line)
+        both.plot(cost, error, **line)
+        costs.axhline(time["mha"], color=colour, linewidth=0.8)
+        both.axvline(time["mha"], color=colour, linewidth=0.8)
+        for m, x, y in zip(hashes, cost, error, strict=True):
+            both.annotate(str(m), (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
     for axes, (x, y) in zip(
         (errors, costs, both),
         (("num_hashes", "relative error"), ("num_hashes", "ms"), ("ms (number: num_hashes)", "relative error")),
@@ -134,17 +101,16 @@ def frontier(results: dict[str, Result], path: Path) -> None:
     save(figure, path)
 
 
-def projection(results: dict[str, Result], path: Path) -> None:
+def projection(result: Result, path: Path) -> None:
     """MCA's projection over the share of multiply-adds it spends."""
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    for style, (isa, result) in zip(STYLES, results.items(), strict=False):
-        for colour, row in zip(COLOURS, result.get("projection", []), strict=False):
-            # Where next to nothing is left to compute, noise may take all of it away.
-            settings = [setting for setting in row["settings"] if setting["projection"]["low"] > 0]
-            shares = [1 / setting["value_flops"] for setting in settings]
-            ratios = [setting["projection"]["median"] for setting in settings]
-            line = f"{length_of(row)}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}"
-            axes.plot(shares, ratios, style, marker="o", color=colour, markersize=3, label=line)
+    for colour, row in zip(COLOURS, result.get("projection", []), strict=False):
+        # Where next to nothing is left to compute, noise may take all of it away.
+        settings = [setting for setting in row["settings"] if setting["projection"]["low"] > 0]
+        shares = [1 / setting["value_flops"] for setting in settings]
+        ratios = [setting["projection"]["median"] for setting in settings]
+        line = f"{length_of(row)}, scores' deviation {row['sharpness']:g}"
+        axes.plot(shares, ratios, marker="o", color=colour, markersize=3, label=line)
     axes.plot([1, 64], [1, 64], ":", color="black", linewidth=0.8, label="as the multiply-adds")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -168,8 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{RESULTS} lacks result files: run operators.py and models.py", file=sys.stderr)
         return 1
     speed_up(operators, folder / "speed_up.svg")
-    crossover(operators, folder / "crossover.svg")
-    models(next(iter(whole.values())), folder / "models.svg")
+    models(whole, folder / "models.svg")
     frontier(operators, folder / "frontier.svg")
     projection(operators, folder / "projection.svg")
     brownout_plot.draw(folder)

@@ -49,10 +49,9 @@ def origin(result: Result) -> str:
 
 def profiles() -> str:
     """Both tables, and where they were measured."""
-    results = load("profile")
-    if not results:
+    result = load("profile")
+    if result is None:
         return "No result is committed; `python -m benchmarks.models.profile_model` measures it."
-    result = next(iter(results.values()))
     parts = [origin(result)]
     for precision, words in PRECISIONS.items():
         rows = [row for row in result["profiles"] if row["precision"] == precision]

@@ -12,7 +12,7 @@ from benchmarks.measure import summaries
 FOLDER = Path(__file__).resolve().parents[1]
 RESULTS = FOLDER / "results"
 PAPER = FOLDER / "papers" / "figures" / "yoso_efficiency.csv"
-# Most capable first; the first that was measured is the one that the summary shows.
+# Most capable first; the first that was measured is the one that pages and plots show.
 ISAS = ("avx512_amx", "avx512_vnni", "avx512", "avx2")
 ISA_NAMES = {"avx512_amx": "AVX-512 with AMX", "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx2": "AVX2"}
 
@@ -26,10 +26,10 @@ def read(path: Path) -> Result:
     return summaries.whole(result)
 
 
-def load(benchmark: str) -> dict[str, Result]:
-    """Result files of a benchmark by instruction set, most capable first."""
-    paths = {isa: RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS}
-    return {isa: read(path) for isa, path in paths.items() if path.is_file()}
+def load(benchmark: str) -> Result | None:
+    """A benchmark's result on the most capable instruction set that was measured; None where there is none."""
+    paths = [RESULTS / f"{benchmark}-{isa}.json" for isa in ISAS]
+    return next((read(path) for path in paths if path.is_file()), None)
 
 
 def load_all(benchmark: str) -> list[Result]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.report.results_files import (
-    ISA_NAMES,
     Result,
     Row,
     crossovers,
@@ -37,25 +36,20 @@ def times(value: float | None) -> str:
     return f"{value:.2f}" if value < 0.995 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def median(row: Row | None, field: str, name: str) -> float | None:
+def median(row: Row, field: str, name: str) -> float | None:
     """A ratio's median, where the row has it."""
-    return row[field][name]["median"] if row and name in row[field] else None
+    return row[field][name]["median"] if name in row[field] else None
 
 
 def over_lengths(
-    results: dict[str, Result], section: str, field: str, prefixes: tuple[str, ...], threads: int = 1, shape: str = ""
+    result: Result, section: str, field: str, prefixes: tuple[str, ...], threads: int = 1, shape: str = ""
 ) -> tuple[list[int], list[list[str]]]:
-    """A field's medians over length: lengths, and a line for each contender and instruction set."""
+    """A field's medians over length: lengths, and a line for each contender."""
     facts = {"threads": threads} | ({"shape": shape} if shape else {})
-    lengths: dict[int, None] = {}
-    lines = []
-    for isa, result in results.items():
-        rows = {row["n"]: row for row in select(result.get(section, []), **facts)}
-        chosen = [name for prefix in prefixes for name in names(list(rows.values()), field, prefix)]
-        lengths |= dict.fromkeys(n for n, row in rows.items() if any(name in row[field] for name in chosen))
-        lines += [(f"{label(name)}, {ISA_NAMES[isa]}", rows, name) for name in chosen]
-    every = sorted(lengths)
-    return every, [[head, *(times(median(rows.get(n), field, name)) for n in every)] for head, rows, name in lines]
+    rows = {row["n"]: row for row in select(result.get(section, []), **facts)}
+    chosen = [name for prefix in prefixes for name in names(list(rows.values()), field, prefix)]
+    lengths = sorted(n for n, row in rows.items() if any(name in row[field] for name in chosen))
+    return lengths, [[label(name), *(times(median(rows[n], field, name)) for n in lengths)] for name in chosen]
 
 
 def length_table(*args: object, **facts: object) -> str:
@@ -64,16 +58,15 @@ def length_table(*args: object, **facts: object) -> str:
     return table(["tokens", *map(str, lengths)], lines)
 
 
-def crossover_table(results: dict[str, Result]) -> str:
-    """From how many tokens on YOSO is faster, for each number of hashes, instruction set and baseline."""
+def crossover_table(result: Result) -> str:
+    """From how many tokens on YOSO is faster, for each number of hashes and baseline."""
     lines = []
     columns: dict[str, None] = {}
-    for isa, result in results.items():
-        for baseline, called in BASELINES.items():
-            crossings = crossovers(result, baseline)
-            if crossings:
-                columns |= dict.fromkeys(crossings)
-                lines.append((f"{ISA_NAMES[isa]}, against {called}", crossings))
+    for baseline, called in BASELINES.items():
+        crossings = crossovers(result, baseline)
+        if crossings:
+            columns |= dict.fromkeys(crossings)
+            lines.append((f"than {called}", crossings))
 
     def cell(crossings: tuple[float | None, Sequence[int]] | None) -> str:
         if crossings is None:
@@ -87,13 +80,11 @@ def crossover_table(results: dict[str, Result]) -> str:
     return table(["faster from this many tokens", *map(label, columns)], body)
 
 
-def ragged_table(results: dict[str, Result], threads: Sequence[int] = (1, 2)) -> str:
+def ragged_table(result: Result) -> str:
     """Speed-ups over padded attention with a mask."""
     rows = [
-        (f"{row['batch']}, {ISA_NAMES[isa]}, {row['threads']} thread{'s' * (row['threads'] > 1)}", row)
-        for isa, result in results.items()
+        (f"{row['batch']}, {row['threads']} thread{'s' * (row['threads'] > 1)}", row)
         for row in result.get("ragged", [])
-        if row["threads"] in threads
     ]
     contenders = ["softmax", *names([row for _, row in rows], "speed_up", "yoso")]
     body = [[head, *(times(median(row, "speed_up", name)) for name in contenders)] for head, row in rows]
@@ -107,25 +98,24 @@ WHOLE = {
 }
 
 
-def projection_table(results: dict[str, Result]) -> str:
+def projection_table(result: Result) -> str:
     """MCA's value projection at stated shares of the multiply-adds."""
     body = []
-    for isa, result in results.items():
-        for row in result.get("projection", []):
-            us = {name: item["cpu_us"]["median"] for name, item in row["contenders"].items()}
-            for share, alpha in row["alpha_of_share"].items():
-                if alpha is None:
-                    continue
-                setting = next(item for item in row["settings"] if item["alpha"] == alpha)
-                own = us[f"mca alpha={alpha:g}"] - us["mca, 16 channels"]
-                cells = [share, f"{alpha:g}", f"{us['matmul']:.0f}", f"{own:.0f}"]
-                # Where noise took all of the projection's time away, there is no ratio.
-                ratio = setting["projection"]["median"]
-                cells += [
-                    times(ratio) if ratio > 0 else "",
-                    *(times(setting[key]["median"]) if key in setting else "" for key in WHOLE),
-                ]
-                body.append([f"{length_of(row)}, scores' deviation {row['sharpness']:g}, {ISA_NAMES[isa]}", *cells])
+    for row in result.get("projection", []):
+        us = {name: item["cpu_us"]["median"] for name, item in row["contenders"].items()}
+        for share, alpha in row["alpha_of_share"].items():
+            if alpha is None:
+                continue
+            setting = next(item for item in row["settings"] if item["alpha"] == alpha)
+            own = us[f"mca alpha={alpha:g}"] - us["mca, 16 channels"]
+            cells = [share, f"{alpha:g}", f"{us['matmul']:.0f}", f"{own:.0f}"]
+            # Where noise took all of the projection's time away, there is no ratio.
+            ratio = setting["projection"]["median"]
+            cells += [
+                times(ratio) if ratio > 0 else "",
+                *(times(setting[key]["median"]) if key in setting else "" for key in WHOLE),
+            ]
+            body.append([f"{length_of(row)}, scores' deviation {row['sharpness']:g}", *cells])
     head = [
         "case",
         "multiply-adds",
@@ -139,15 +129,14 @@ def projection_table(results: dict[str, Result]) -> str:
     return table(head, body)
 
 
-def slowest_alpha(results: dict[str, Result]) -> str:
+def slowest_alpha(result: Result) -> str:
     """The alpha that wins least, with attention, beside either dense form."""
-    rows = [(length_of(row), setting, isa) for isa, result in results.items() for row in result.get("projection", [])
-            for setting in row["settings"]]  # fmt: skip
+    rows = [(length_of(row), setting) for row in result.get("projection", []) for setting in row["settings"]]
     sentences = []
     for key, beside in WHOLE.items():
-        n, setting, isa = min((row for row in rows if key in row[1]), key=lambda row: row[1][key]["median"])
+        n, setting = min((row for row in rows if key in row[1]), key=lambda row: row[1][key]["median"])
         ratio = times(setting[key]["median"])
-        sentences.append(f"{ratio} times as fast as {beside} ({n}, alpha {setting['alpha']:g}, {ISA_NAMES[isa]})")
+        sentences.append(f"{ratio} times as fast as {beside} ({n}, alpha {setting['alpha']:g})")
     return f"The slowest of all alphas measured, with attention: {'; '.join(sentences)}."
 
 
@@ -181,12 +170,11 @@ def memory_table(result: Result) -> str:
 
 
 def model_tables(
-    results: dict[str, Result], field: str = "over_softmax", threads: int = 1, *, paper: bool = False
+    result: Result, field: str = "over_softmax", threads: int = 1, *, paper: bool = False
 ) -> Iterator[str]:
     """Whole models over length, a table for each shape; the paper's own figures beside those of its shape."""
-    first = next(iter(results.values()))
-    for shape in dict.fromkeys(row["shape"] for row in first["models"]):
-        lengths, lines = over_lengths(results, "models", field, ("",), threads, shape)
+    for shape in dict.fromkeys(row["shape"] for row in result["models"]):
+        lengths, lines = over_lengths(result, "models", field, ("",), threads, shape)
         if not lengths:
             continue
         if shape == "paper" and paper:
@@ -195,27 +183,25 @@ def model_tables(
         yield f"{SHAPE_NAMES[shape]}:\n\n{table(['tokens', *map(str, lengths)], lines)}"
 
 
-def ragged_model_table(results: dict[str, Result]) -> str:
+def ragged_model_table(result: Result) -> str:
     """Whole models over ragged batches, against the same model on the padded batch, one line per contender."""
     columns: dict[tuple[str, str], None] = {}
     lines: dict[str, dict[tuple[str, str], float]] = {}
-    for isa, result in results.items():
-        for row in select(result.get("ragged", []), threads=1):
-            columns[row["shape"], row["batch"]] = None
-            for name, ratio in row["over_fused"].items():
-                called = "exact" if name == "softmax" else label(name)
-                lines.setdefault(f"{called}, {ISA_NAMES[isa]}", {})[row["shape"], row["batch"]] = ratio["median"]
+    for row in select(result.get("ragged", []), threads=1):
+        columns[row["shape"], row["batch"]] = None
+        for name, ratio in row["over_fused"].items():
+            called = "exact" if name == "softmax" else label(name)
+            lines.setdefault(called, {})[row["shape"], row["batch"]] = ratio["median"]
     head = ["batch", *(f"{shape}: {batch}" for shape, batch in columns)]
     return table(head, [[name, *(times(ratios.get(key)) for key in columns)] for name, ratios in lines.items()])
 
 
-def int8_table(results: dict[str, Result]) -> str:
+def int8_table(result: Result) -> str:
     """Whole models with linear layers in int8, against themselves in fp32."""
     body = []
-    for isa, result in results.items():
-        for row in select(result.get("int8", []), threads=1):
-            for name, ratio in row["over_fp32"].items():
-                error = row["errors"][f"int8 {name}"]
-                what = f"{row['shape']}, {row['n']} tokens, {label(name)}, {ISA_NAMES[isa]}"
-                body.append([what, times(ratio["median"]), f"{error:.1%}"])
+    for row in select(result.get("int8", []), threads=1):
+        for name, ratio in row["over_fp32"].items():
+            error = row["errors"][f"int8 {name}"]
+            what = f"{row['shape']}, {row['n']} tokens, {label(name)}"
+            body.append([what, times(ratio["median"]), f"{error:.1%}"])
     return table(["model", "times as fast as fp32", "logits move by"], body)

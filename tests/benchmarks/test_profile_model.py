@@ -29,7 +29,7 @@ def test_tables_show_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monke
     arguments = ["--seconds", "0", "--output", str(output), "--models", "paper", "--precisions", "fp32"]
     assert profile_model.main(arguments) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
-    monkeypatch.setattr(profile_tables, "load", lambda name: {result["isa"]: result})
+    monkeypatch.setattr(profile_tables, "load", lambda name: result)
     text = profile_tables.profiles()
     [row] = result["profiles"]
     assert "6 layers of 256 channels, 64 tokens" in text

@@ -81,3 +81,13 @@ def test_a_summary_keeps_medians_and_the_elapsed_time_of_several_threads() -> No
     assert several["contenders"] == {"ours": {"cpu_us": {"median": 2.0}, "wall_us": {"median": 2.0}}}
     assert alone["speed_up"] == {"ours": {"median": 2.0, "low": 1.0, "high": 3.0}}
     assert alone["over"] == {"ours": {"median": 2.0}}
+
+
+def test_a_summary_lacks_what_no_page_reads() -> None:
+    row = {"n": 16, "contenders": {}, "errors": {"int8 ours": 0.1}}
+    whole = {"benchmark": "models", "models": [row], "int8": [row]}
+    assert summaries.summary(whole) == {
+        "benchmark": "models",
+        "models": [{"n": 16}],
+        "int8": [{"n": 16, "errors": {"int8 ours": 0.1}}],
+    }
