@@ -144,6 +144,9 @@ def classify(
     top_k: int | None = None,
     truncate: bool = False,
     return_logits: bool = False,
+    candidate_labels: Iterable[str] | None = None,
+    hypothesis_template: str | None = None,
+    multi_label: bool = False,
     **knobs: int | float | None,
 ) -> Call[Classification]:
     """Classifies one or more inputs.
@@ -173,6 +176,11 @@ def classify(
         top_k: also return the scores of that many labels.
         truncate: cut inputs that are longer than the model takes, instead of refusing them.
         return_logits: also return the logits.
+        candidate_labels: labels to choose from in place of the model's own, for texts and a model of natural language
+            inference; without `top_k`, `scores` has all of them.
+        hypothesis_template: what the model judges of each text, with a label in place of `{}`; by default
+            `This example is {}.`
+        multi_label: score each of `candidate_labels` by itself: several or none may be right.
         **knobs: accuracy against time, by the names that `models()` lists; a knob that is None or
             left out is the server's to choose.
 
@@ -192,9 +200,11 @@ def classify(
         UnexpectedAnswer: the answer is not this API's.
     """
     several = [inputs] if isinstance(inputs, Mapping) else inputs
-    options = {"model": model, "priority": priority, "timeout_ms": timeout_ms, "top_k": top_k}
+    options: dict[str, Any] = {"model": model, "priority": priority, "timeout_ms": timeout_ms, "top_k": top_k}
     options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
+    options |= {"candidate_labels": candidate_labels, "hypothesis_template": hypothesis_template}
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
+    switches["multi_label"] = multi_label
     body = {"inputs": several, **_fields(seed, degradable_to, options, switches, knobs)}
     return Call("POST", CLASSIFY, Classification.model_validate, to_json(body), body.get("timeout_ms"))
 

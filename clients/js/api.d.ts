@@ -66,7 +66,7 @@ export interface Classification {
   expected_agreement?: number;
   /** seed of the random streams; the same request with this seed gives the same answer */
   seed: number;
-  /** number of tokens of each input, special tokens included */
+  /** number of tokens of each input, special tokens included; with candidate_labels, of all its pairs */
   tokens: readonly number[];
   /** share of the exact value projection's multiply-adds spent, per input; only of models that report it */
   value_flops?: readonly number[];
@@ -116,6 +116,15 @@ export interface ClassifyRequest {
   truncate?: boolean;
   /** true or false */
   return_logits?: boolean;
+  /**
+   * a list of 1 to 1000 different texts of at most 1000 characters: labels to choose from. A label of
+   * the model must begin with entail, inputs be texts, and texts times labels 1000 at most
+   */
+  candidate_labels?: readonly string[];
+  /** a text of at most 1000 characters with one {} and no other brace: a label goes there */
+  hypothesis_template?: string;
+  /** true or false: true scores each of candidate_labels by itself */
+  multi_label?: boolean;
   /**
    * a text, or 1 to 256 of: a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or
    * {"token_ids": [..], "token_type_ids": [..]}
@@ -297,11 +306,11 @@ export interface Prediction {
   label: string;
   /** score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression */
   score: number;
-  /** multi-label only: every label at or above its threshold */
+  /** multi-label only: every label at or above its threshold, 0.5 for candidate_labels */
   labels?: readonly string[];
-  /** with top_k only: the best labels, highest score first */
+  /** with top_k or candidate_labels only: the best labels, highest score first */
   scores?: readonly LabelScore[];
-  /** with return_logits only: the logits, in the order of the model's labels */
+  /** with return_logits only: the logits, in the order of the model's labels, or of candidate_labels */
   logits?: readonly number[];
   /**
    * with explain only: standard error of the score from the knobs' sampling; 0 where nothing is drawn at

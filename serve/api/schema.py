@@ -6,7 +6,7 @@ what was given and what is allowed.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
+from attenuator.runtime.zero_shot import ZERO_SHOT, Candidates
 from attenuator.serve.accuracy.plan import Asked
 
 TRUNCATE, TIMEOUT = "truncate", "timeout_ms"
@@ -51,16 +52,31 @@ def model_name(raw: Mapping[str, Any], served: Iterable[str]) -> str | None:
     raise InvalidRequest(sentence, param="model", allowed=", ".join(served))
 
 
-def parse_request(raw: Mapping[str, Any], model: Model) -> ParsedRequest:
-    """Checks the fields of a body against the model that it names."""
+def parse_request(raw: Mapping[str, Any], model: Model, candidates: Candidates | None = None) -> ParsedRequest:
+    """Checks the fields of a body against the model that it names.
+
+    Args:
+        raw: the fields, without those of `ZERO_SHOT`.
+        model: which answers.
+        candidates: labels of the request; None where it chooses among the model's own.
+    """
     for name in raw:
         if name not in OPTIONS and name not in KNOBS and name != "inputs":
-            raise unknown_field(name, ["inputs", *OPTIONS, *model.knobs.names])
-    return assemble(raw, model, parse_inputs(raw))
+            raise unknown_field(name, ["inputs", *OPTIONS, *ZERO_SHOT, *model.knobs.names])
+    if candidates is None:
+        return assemble(raw, model, parse_inputs(raw))
+    texts = list(parse_inputs(raw))
+    candidates.check_size(texts)
+    return assemble(raw, model, candidates.pairs(texts), candidates.labels)
 
 
-def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -> ParsedRequest:
-    """Checks the values of a request's fields, whose names are known, and of its inputs, and puts it together."""
+def assemble(
+    fields: Mapping[str, Any], model: Model, inputs: Iterable[Input], labels: Sequence[str] | None = None
+) -> ParsedRequest:
+    """Checks the values of a request's fields, whose names are known, and of its inputs, and puts it together.
+
+    `labels` are those that the answer can have, by default the model's.
+    """
     requested: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in fields.items():
@@ -69,7 +85,7 @@ def assemble(fields: Mapping[str, Any], model: Model, inputs: Iterable[Input]) -
     knobs = model.knobs.check(requested)
     options = check_values(Options, others, nullable=("seed",))
     asked = Asked.of(model, options, knobs, requested)
-    check_top_k(len(model.manifest.labels), options)
+    check_top_k(len(model.manifest.labels if labels is None else labels), options)
     items = list(inputs)
     return ParsedRequest(items, options, asked, "seed" in fields)
 

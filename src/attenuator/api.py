@@ -16,6 +16,7 @@ from attenuator.ops.spec import SEED_HIGH, Knob
 
 CLASSIFY, RERANK, MODELS = "/v1/classify", "/v1/rerank", "/v1/models"  # the routes of this API's own clients
 MAX_INPUTS = 256
+MAX_PAIRS = 1000  # of a text and a candidate label in a request
 MAX_TIMEOUT_MS = 3_600_000.0
 INPUT_KINDS = (
     'a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or '
@@ -30,6 +31,7 @@ def _whole(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
+Hypothetical = Annotated[str, Field(min_length=1, max_length=1000)]  # it stands in many pairs, all of them tokenized
 WHOLE = BeforeValidator(_whole)  # must come after the bounds, or they would be missing from the schema
 Number = int | float
 Priority = Literal["interactive", "batch"]
@@ -114,7 +116,24 @@ class Options(Body):
     return_logits: bool = Field(False, description="true or false")
 
 
-def _request() -> type[Options]:
+class ZeroShot(Body):
+    """The fields of a request that brings its own labels, for a model of natural language inference."""
+
+    candidate_labels: list[Hypothetical] = Field(
+        min_length=1,
+        max_length=MAX_PAIRS,
+        description=f"a list of 1 to {MAX_PAIRS} different texts of at most 1000 characters: labels to choose from. "
+        f"A label of the model must begin with entail, inputs be texts, and texts times labels {MAX_PAIRS} at most",
+    )
+    hypothesis_template: Hypothetical = Field(  # as in transformers' pipeline
+        "This example is {}.",
+        pattern=r"^[^{}]*\{\}[^{}]*$",
+        description="a text of at most 1000 characters with one {} and no other brace: a label goes there",
+    )
+    multi_label: bool = Field(False, description="true or false: true scores each of candidate_labels by itself")
+
+
+def _request() -> type[Body]:
     fields: dict[str, Any] = {
         "inputs": (
             Text | Annotated[list[Text | TextInput | TokenInput], Field(min_length=1, max_length=MAX_INPUTS)],
@@ -129,9 +148,11 @@ def _request() -> type[Options]:
     floors: Any = create_model(
         "Floors", __base__=Body, __doc__="The least accurate value by knob; others stay.", **floor_fields
     )
-    degradable_to = Options.model_fields["degradable_to"]
+    degradable_to, labels = Options.model_fields["degradable_to"], ZeroShot.model_fields["candidate_labels"]
     fields["degradable_to"] = (floors, Field(None, description=degradable_to.description))
-    return create_model("ClassifyRequest", __base__=Options, __doc__="Body of POST /v1/classify.", **fields)
+    several = Field(None, min_length=1, max_length=MAX_PAIRS, description=labels.description)
+    fields["candidate_labels"] = (list[Hypothetical], several)
+    return create_model("ClassifyRequest", __base__=(ZeroShot, Options), __doc__="Body of POST /v1/classify.", **fields)
 
 
 def _value_type(knob: Knob) -> Any:
@@ -186,13 +207,14 @@ class Prediction(Answer):
         description="score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression"
     )
     labels: tuple[str, ...] | SkipJsonSchema[None] = Field(
-        None, description="multi-label only: every label at or above its threshold"
+        None, description="multi-label only: every label at or above its threshold, 0.5 for candidate_labels"
     )
     scores: tuple[LabelScore, ...] | SkipJsonSchema[None] = Field(
-        None, description="with top_k only: the best labels, highest score first"
+        None, description="with top_k or candidate_labels only: the best labels, highest score first"
     )
     logits: tuple[float, ...] | SkipJsonSchema[None] = Field(
-        None, description="with return_logits only: the logits, in the order of the model's labels"
+        None,
+        description="with return_logits only: the logits, in the order of the model's labels, or of candidate_labels",
     )
     standard_error: float | SkipJsonSchema[None] = Field(
         None,
@@ -229,7 +251,9 @@ class Classification(Received):
         "the model was calibrated; only where that was measured",
     )
     seed: int = Field(description="seed of the random streams; the same request with this seed gives the same answer")
-    tokens: tuple[int, ...] = Field(description="number of tokens of each input, special tokens included")
+    tokens: tuple[int, ...] = Field(
+        description="number of tokens of each input, special tokens included; with candidate_labels, of all its pairs"
+    )
     value_flops: tuple[float, ...] | SkipJsonSchema[None] = Field(
         None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; only of models that report it"
     )

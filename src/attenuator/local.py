@@ -6,66 +6,34 @@ errors; there is no queue, no key, no load and no limit on how many inputs a cal
 
 import asyncio
 import os
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from attenuator.api import ChosenBy, Classification, LabelScore, Options, Prediction
-from attenuator.errors import InvalidRequest, UnknownField, printable
-from attenuator.ops import KNOBS
+from attenuator.api import ChosenBy, Classification
+from attenuator.errors import InvalidRequest, printable
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
-from attenuator.ops.spec import SEED_HIGH
 from attenuator.ranking import Ranking
 from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose, lists
 from attenuator.runtime import load as load_model
-from attenuator.runtime.batch import by_output
 from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.device import DeviceSetting
-from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, check_certainty, judge_of
+from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, judge_of
+from attenuator.runtime.python_calls import Call
 from attenuator.runtime.python_inputs import listed, parse, plain, scalar
-from attenuator.runtime.request import (
-    OPTIONS,
-    check_goals,
-    check_top_k,
-    check_values,
-    parse_input,
-    unknown_field,
-)
+from attenuator.runtime.request import parse_input
 from attenuator.runtime.session import cpu_count
 from attenuator.texts import parts
 
-# Fields of a request that say how a service is to treat it among others.
-OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
 BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
 MAX_THREADS = 1024  # as on the command line
 SHARE = 16  # inputs that a thread tokenizes in one go
 
 Run = Callable[[Sequence[Row]], list[RowResult]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a call asks of each of its inputs, checked against the model.
-
-    Attributes:
-        requested: the knobs that it set.
-        options: its other fields.
-        has_seed: whether a seed is among them; None draws one, and without one it is `DEFAULT_SEED`.
-    """
-
-    requested: dict[str, KnobValue]
-    options: Options
-    has_seed: bool
-
-    def seed(self) -> int:
-        """The seed of one request."""
-        seed = self.options.seed if self.has_seed else DEFAULT_SEED
-        return secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
 
 
 class LocalModel:
@@ -111,6 +79,9 @@ class LocalModel:
         top_k: int | None = None,
         truncate: bool = False,
         return_logits: bool = False,
+        candidate_labels: Sequence[str] | None = None,
+        hypothesis_template: str | None = None,
+        multi_label: bool = False,
         **knobs: int | float | None,
     ) -> Classification:
         """Classifies one or more inputs, as one request of the HTTP API.
@@ -129,6 +100,11 @@ class LocalModel:
             top_k: also return the scores of that many labels.
             truncate: cut inputs that are longer than the model takes, instead of refusing them.
             return_logits: also return the logits.
+            candidate_labels: labels to choose from in place of the model's own, for texts and a model of natural
+                language inference; without `top_k`, `scores` has all of them.
+            hypothesis_template: what the model judges of each text, with a label in place of `{}`; by default
+                `This example is {}.`
+            multi_label: score each of `candidate_labels` by itself: several or none may be right.
             **knobs: accuracy against time, such as `keep=0.25`; one that is None or left out is the model's to choose.
 
         Returns:
@@ -140,7 +116,7 @@ class LocalModel:
             EngineError: ONNX Runtime failed.
         """
         started = time.perf_counter()
-        call = self._checked(
+        fields = dict(
             min_agreement=min_agreement,
             explain=explain,
             escalate=escalate,
@@ -148,9 +124,13 @@ class LocalModel:
             top_k=top_k,
             truncate=truncate,
             return_logits=return_logits,
+            candidate_labels=candidate_labels,
+            hypothesis_template=hypothesis_template,
+            multi_label=multi_label,
             **knobs,
         )
-        encoded = self._spread(partial(_encoded, self.model, call), list(parse(inputs)))
+        call = Call.of(self.model, fields)
+        encoded = self._spread(partial(_encoded, self.model, call), list(call.asked_about(parse(inputs))))
         return self._answer(call, encoded, self._run, started)
 
     def rerank(
@@ -187,7 +167,7 @@ class LocalModel:
         fields = {"top_n": top_n, "return_documents": return_documents, "rescore": rescore, **knobs}
         asked = lists.check(self.model, {name: scalar(value) for name, value in fields.items()})
         texts, pairs = lists.pairs_of(query, listed(documents))
-        call = self._checked(seed=seed, truncate=truncate, return_logits=True, **knobs)
+        call = Call.of(self.model, {"seed": seed, "truncate": truncate, "return_logits": True, **knobs})
         encoded = self._spread(partial(_encoded, self.model, call), pairs)
         steps = [lists.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
         if asked.rescore is not None:
@@ -203,24 +183,26 @@ class LocalModel:
             InvalidRequest: a field besides the inputs is wrong.
             EngineError: ONNX Runtime failed.
         """
-        call = self._checked(**fields)
+        call = Call.of(self.model, fields)
 
-        def encoded(value: Any) -> Encoded | InvalidRequest:
+        def encoded(value: Any) -> list[Encoded] | InvalidRequest:
             try:
-                return _encoded(self.model, call, parse_input(plain(value), "inputs[0]"))
+                items = call.asked_about([parse_input(plain(value), "inputs[0]")])
+                return [_encoded(self.model, call, item) for item in items]
             except InvalidRequest as error:
                 return error
 
-        def one(item: Encoded) -> Classification:
-            # not self._run: it would wait for the pool that runs this
-            return self._answer(call, [item], self.model.run, time.perf_counter())
+        run = partial(self._run, mapped=map)  # the pool, which runs `one`, cannot be waited for in it
+
+        def one(rows: list[Encoded]) -> Classification:
+            return self._answer(call, rows, run, time.perf_counter())
 
         everything = self._spread(encoded, inputs)
         items = [item for item in everything if not isinstance(item, InvalidRequest)]
-        if call.options.explain or call.options.escalate:  # each runs several times, at settings of its own
+        if call.options.explain or call.options.escalate or call.candidates is not None:  # each runs several rows
             answers = iter(list(self._pool.map(one, items)))
         else:
-            answers = self._together(call, items)
+            answers = self._together(call, [item for [item] in items])
         return [item if isinstance(item, InvalidRequest) else next(answers) for item in everything]
 
     def _together(self, call: Call, items: Sequence[Encoded]) -> Iterator[Classification]:
@@ -247,30 +229,6 @@ class LocalModel:
             answered = Answered(rows, run(rows), 0.0)
         return self._classification(call, answered, by, started, tokenized)
 
-    def _checked(self, **fields: Any) -> Call:
-        """What a call says besides its inputs, checked."""
-        model, values = self.model, {name: scalar(value) for name, value in fields.items()}
-        known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES)]
-        for name in values:
-            if name in OF_SERVICES:
-                allowed = ", ".join(known)
-                sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
-                raise UnknownField(sentence, param=name, allowed=allowed)
-            if name not in OPTIONS and name not in KNOBS:
-                raise unknown_field(name, known)
-        stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
-        requested = {name: value for name, value in stated.items() if name in KNOBS}
-        knobs = model.knobs.check(requested)
-        options = check_values(
-            Options, {name: stated[name] for name in stated.keys() - KNOBS.keys()}, nullable=("seed",)
-        )
-        if options.min_agreement is not None:
-            beside = [] if options.escalate else list(requested)
-            check_goals(model.manifest, model.calibration, {"min_agreement": options.min_agreement}, beside)
-        check_certainty(model, options)
-        check_top_k(len(model.manifest.labels), options)
-        return Call({name: knobs[name] for name in requested}, options, "seed" in stated)
-
     def _knobs(self, call: Call, longest: int) -> tuple[Mapping[str, KnobValue], ChosenBy]:
         """A value for every knob, and who chose them, as `serve.accuracy.plan` says without limits and load."""
         model, goal = self.model, call.options.min_agreement
@@ -280,13 +238,18 @@ class LocalModel:
         by: ChosenBy = "goal" if goal is not None else "caller" if call.requested else "default"
         return knobs_of(model.knobs, model.calibration, longest, call.requested, goal), by
 
-    def _run(self, rows: Sequence[Row]) -> list[RowResult]:
-        """Runs any number of rows, those of similar lengths together, on all cores; a result for each, in order."""
+    def _run(
+        self, rows: Sequence[Row], mapped: Callable[..., Iterable[list[RowResult]]] | None = None
+    ) -> list[RowResult]:
+        """Runs any number of rows, those of similar lengths together; a result for each, in order.
+
+        `mapped` runs the batches, by default on all cores.
+        """
         lengths = [len(row.token_ids) for row in rows]
         order = sorted(range(len(rows)), key=lengths.__getitem__)
         places = list(parts(order, lengths.__getitem__, BATCH_ROWS, BATCH_TOKENS))
         batches = [[rows[place] for place in each] for each in places]
-        answers = self._pool.map(self.model.run, batches) if len(batches) > 1 else map(self.model.run, batches)
+        answers = (mapped or self._pool.map if len(batches) > 1 else map)(self.model.run, batches)
         results: dict[int, RowResult] = {}
         for each, answered in zip(places, answers, strict=True):
             results.update(zip(each, answered, strict=True))
@@ -311,32 +274,15 @@ class LocalModel:
             model=model.manifest.name,
             revision=model.manifest.revision,
             device=model.device_name,
-            predictions=tuple(
-                self._prediction(result, call.options, more)
-                for result, more in zip(answered.results, answered.fields(), strict=True)
-            ),
             knobs=dict(knobs),
             requested=call.requested,
             chosen_by=by,
             expected_agreement=expected_agreement,
             seed=answered.rows[0].seed,
-            tokens=tuple(len(row.token_ids) for row in answered.rows),
             steps=answered.steps,
             relative_cost=answered.relative_cost,
             timing_ms={name: round(seconds * 1e3, 3) for name, seconds in timing_ms.items()},
-            **by_output(answered.results),
-        )
-
-    def _prediction(self, result: RowResult, options: Options, more: Mapping[str, Any]) -> Prediction:
-        scored = self.model.predict(result.logits)
-        ranking = scored.ranking[: options.top_k] if options.top_k else None
-        return Prediction(
-            label=scored.label,
-            score=scored.score,
-            labels=None if scored.labels is None else tuple(scored.labels),
-            scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
-            logits=tuple(scored.logits) if options.return_logits else None,
-            **more,
+            **call.each(model, answered),
         )
 
 

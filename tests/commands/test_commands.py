@@ -13,6 +13,7 @@ import pytest
 import tiny
 from running import Run
 
+import attenuator
 from attenuator.bundle import read_manifest
 from attenuator.clients import Client
 from attenuator.runtime import Row, load
@@ -52,6 +53,20 @@ def test_classify_through_a_server_and_without_one_agree_bit_for_bit(
         assert records(here) == records(there)
         assert len(records(here)) == len(TEXTS)
         assert len(records(here)[0]["scores"]) == 2
+
+
+def test_classify_chooses_among_labels_of_the_command_line(run: Run, tmp_path: Path) -> None:
+    folder = tiny.write(tmp_path / "nli", "mca", labels=("entailment", "not_entailment"))
+    arguments = ["--candidate-labels", "film, law", "--hypothesis-template", "was it {}", "--multi-label"]
+    code, output, errors = run("classify", folder, *arguments, "--json", *TEXTS)
+    assert (code, errors) == (0, "")
+    model = attenuator.load(folder, check=False)
+    fields = {"candidate_labels": ["film", "law"], "hypothesis_template": "was it {}", "multi_label": True}
+    for record, prediction in zip(records(output), model.classify(TEXTS, **fields).predictions, strict=True):
+        assert record["scores"] == [each.model_dump() for each in prediction.scores]
+        assert (record["label"], record["labels"]) == (prediction.label, [*prediction.labels])
+    code, _, errors = run("classify", folder, "--candidate-labels", "film,", *TEXTS)
+    assert (code, "candidate_labels[1] is empty" in errors) == (1, True)
 
 
 def test_classify_shows_tab_separated_lines_in_a_pipe(run: Run, bundles: dict[str, Path]) -> None:

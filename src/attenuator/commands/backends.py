@@ -29,6 +29,9 @@ class ClassifyOptions:
         return_logits: return the logits.
         explain: say how sure each answer is.
         escalate: run again what is not sure enough for `min_agreement`.
+        candidate_labels: labels to choose from, or None for the model's own.
+        hypothesis_template: what the model judges of each text, or None for the usual sentence.
+        multi_label: score each of `candidate_labels` by itself.
     """
 
     knobs: dict[str, int | float]
@@ -40,6 +43,9 @@ class ClassifyOptions:
     return_logits: bool = False
     explain: bool = False
     escalate: bool = False
+    candidate_labels: list[str] | None = None
+    hypothesis_template: str | None = None
+    multi_label: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Client.classify` that ask for this."""

@@ -68,6 +68,8 @@ def options_of(settings: ClassifySettings) -> ClassifyOptions:
         fail(COMMAND, str(error).replace(name, flag(name), 1))
     check_goals(settings, knobs)
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
+    several = settings.candidate_labels
+    labels = None if several is None else [label.strip() for label in several.split(",")]
     return ClassifyOptions(
         knobs,
         settings.min_agreement,
@@ -78,6 +80,9 @@ def options_of(settings: ClassifySettings) -> ClassifyOptions:
         settings.logits,
         settings.explain,
         settings.escalate,
+        labels,
+        settings.hypothesis_template,
+        settings.multi_label,
     )
 
 

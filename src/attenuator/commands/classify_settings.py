@@ -37,6 +37,8 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
     attenuator classify examples/bundles/reviews --input reviews.csv --column review --output answered.csv
     attenuator classify --url http://127.0.0.1:8000 --input reviews.jsonl --column body --output answered.jsonl
     attenuator classify BUNDLE --format csv --output - < reviews.csv > answered.csv
+  labels of your own, with a model of natural language inference (one of whose labels begins with "entail"):
+    attenuator classify BUNDLE --candidate-labels sports,politics "They won the cup."
   pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
   may have token_type_ids
     producer | attenuator classify --url http://127.0.0.1:8000 --format jsonl
@@ -110,6 +112,13 @@ class ClassifySettings(CommandSettings):
     """Seed of the randomised operators; `random` draws one. Default: the server's own, or 0 with --bundle."""
     top_k: int | None = None
     """Show the TOP_K labels with the highest scores."""
+    candidate_labels: str | None = None
+    """Labels to choose from in place of the model's own, with commas between them, for a model of natural language
+    inference."""
+    hypothesis_template: str | None = None
+    """What the model judges of each text, with a candidate label in place of {}; `This example is {}.` by default."""
+    multi_label: bool = False
+    """Score each candidate label by itself: several or none may be right."""
     truncate: bool = False
     """Cut inputs that are longer than the model takes, instead of refusing them."""
     logits: bool = False

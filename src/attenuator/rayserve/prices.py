@@ -14,6 +14,7 @@ from attenuator.ops.knobs import KnobValue
 from attenuator.runtime import Input, Model
 from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.request import KnobTable, parse_inputs
+from attenuator.runtime.zero_shot import LABELS
 from attenuator.serve.accuracy.goals import AGREEMENT
 from attenuator.serve.engine import Engine
 from attenuator.serve.models.tokenizing import TokenEstimate
@@ -52,7 +53,8 @@ class Price:
         inputs = next((fields[name] for name in INPUT_FIELDS if name in fields), None)
         tokens = [self.estimate.tokens(item, self.max_tokens) for item in parse_inputs({"inputs": inputs})]
         times = self.latency.row_times(tokens, self._setting(fields, max(tokens)))
-        return sum(self.latency.added_s(times))
+        labels = fields.get(LABELS)
+        return sum(self.latency.added_s(times)) * (max(1, len(labels)) if isinstance(labels, list) else 1)
 
     def of_size(self, size: int) -> float:
         """Predicted seconds of a body of which only the size is known."""

@@ -110,9 +110,9 @@ class TextEncoder:
     def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str, pair_param: str = "") -> Encoded:
         """See `Model.encode`; sentences call `text_pair` by `pair_param`, or after `param` where that is empty."""
         check_text(text, param)
-        whole_param, hint = param, ""
+        whole_param, hint, named = param, "", pair_param
         if text_pair is not None:
-            whole_param, hint = (pair_param, f", {param} included") if pair_param else (_together(param), "")
+            whole_param = pair_param or _together(param)
             pair_param = pair_param or _beside(param, "text", "text_pair")
             check_text(text_pair, pair_param)
         first, whole_text = self._encode_part(text, param)
@@ -127,6 +127,9 @@ class TextEncoder:
             )
         if count > self.max_tokens:
             if not truncate:
+                if named and second is not None:  # the longer one is at fault
+                    whole_param, other = (named, param) if len(second) >= len(first) else (param, named)
+                    hint = f", {other} included"
                 raise self._too_long(
                     whole_param, count if whole_text and whole_pair else None, f"{hint}, or set truncate"
                 )

@@ -1,0 +1,118 @@
+"""A call in the process of its program: its fields, checked as those of a request, and what each input is answered."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attenuator.api import LabelScore, Options, Prediction
+from attenuator.errors import UnknownField
+from attenuator.ops import KNOBS
+from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
+from attenuator.ops.spec import SEED_HIGH
+from attenuator.runtime.batch import by_output
+from attenuator.runtime.explaining import Answered, check_certainty
+from attenuator.runtime.model import Model
+from attenuator.runtime.python_inputs import scalar
+from attenuator.runtime.request import OPTIONS, check_goals, check_top_k, check_values, unknown_field
+from attenuator.runtime.scores import RowScores
+from attenuator.runtime.tokens import Input
+from attenuator.runtime.zero_shot import LABELS, ZERO_SHOT, Candidates
+
+# Fields of a request that say how a service is to treat it among others.
+OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call asks of each of its inputs, checked against the model.
+
+    Attributes:
+        requested: the knobs that it set.
+        options: its other fields.
+        has_seed: whether a seed is among them; None draws one, and without one it is `DEFAULT_SEED`.
+        candidates: the labels that it brings; None where it chooses among the model's own.
+    """
+
+    requested: dict[str, KnobValue]
+    options: Options
+    has_seed: bool
+    candidates: Candidates | None = None
+
+    @classmethod
+    def of(cls, model: Model, fields: Mapping[str, Any]) -> "Call":
+        """Checks what a call says besides its inputs.
+
+        Raises:
+            InvalidRequest: names the field, what it is and what is allowed.
+        """
+        values = {name: scalar(value) for name, value in fields.items()}
+        check_names(model, values)
+        stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
+        brought = {name: stated.pop(name) for name in ZERO_SHOT if name in stated}
+        if isinstance(brought.get(LABELS), tuple):
+            brought[LABELS] = list(brought[LABELS])
+        brings = brought not in ({}, {"multi_label": False})
+        candidates = Candidates.of(stated | brought, model.manifest) if brings else None
+        requested = {name: value for name, value in stated.items() if name in KNOBS}
+        knobs = model.knobs.check(requested)
+        options = check_values(
+            Options, {name: stated[name] for name in stated.keys() - KNOBS.keys()}, nullable=("seed",)
+        )
+        if options.min_agreement is not None:
+            beside = [] if options.escalate else list(requested)
+            check_goals(model.manifest, model.calibration, {"min_agreement": options.min_agreement}, beside)
+        check_certainty(model, options)
+        check_top_k(len((candidates or model.manifest).labels), options)
+        return cls({name: knobs[name] for name in requested}, options, "seed" in stated, candidates)
+
+    def asked_about(self, items: Iterable[Input]) -> Iterable[Input]:
+        """What the model answers: the inputs, or the pairs that they make with the labels."""
+        return items if self.candidates is None else self.candidates.pairs(items)
+
+    def seed(self) -> int:
+        """The seed of one request."""
+        seed = self.options.seed if self.has_seed else DEFAULT_SEED
+        return secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
+
+    def each(self, model: Model, answered: Answered) -> dict[str, Any]:
+        """The fields of an answer that say something of each input.
+
+        Raises:
+            EngineError: a logit is not finite.
+        """
+        logits = [result.logits for result in answered.results]
+        fields = {"tokens": [len(row.token_ids) for row in answered.rows]} | by_output(answered.results)
+        if self.candidates is None:
+            both = zip(map(model.predict, logits), answered.fields(), strict=True)
+            return fields | {"predictions": tuple(self._prediction(scored, more) for scored, more in both)}
+        model.scores(np.array(logits))  # refuses what is not finite
+        predictions = tuple(self._prediction(scored, {}) for scored in self.candidates.predict(logits))
+        return self.candidates.by_text(fields) | {"predictions": predictions}
+
+    def _prediction(self, scored: RowScores, more: Mapping[str, Any]) -> Prediction:
+        """What is answered to one input; `more` has what `explain` and `escalate` add."""
+        options = self.options
+        ranking = scored.ranking[: options.top_k] if options.top_k or self.candidates is not None else None
+        return Prediction(
+            label=scored.label,
+            score=scored.score,
+            labels=None if scored.labels is None else tuple(scored.labels),
+            scores=ranking and tuple(LabelScore(label=label, score=score) for label, score in ranking),
+            logits=tuple(scored.logits) if options.return_logits else None,
+            **more,
+        )
+
+
+def check_names(model: Model, names: Iterable[str]) -> None:
+    """Refuses, with UnknownField, fields that a call in this process cannot have."""
+    known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *ZERO_SHOT]
+    for name in names:
+        if name in OF_SERVICES:
+            allowed = ", ".join(known)
+            sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
+            raise UnknownField(sentence, param=name, allowed=allowed)
+        if name not in OPTIONS and name not in KNOBS and name not in ZERO_SHOT:
+            raise unknown_field(name, known)
