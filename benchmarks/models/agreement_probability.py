@@ -27,8 +27,8 @@ from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
 from attenuator.calibration.schema import FORMAT_VERSION, Calibration
 from attenuator.commands.calibrate.partial import PartialResults
-from attenuator.commands.calibrate.pipeline import answers_of, certainty_of, measured, predicted_time
-from attenuator.commands.calibrate.runs import Logits
+from attenuator.commands.calibrate.pipeline import answers_of, certainty_of, predicted_time, run_with_bar
+from attenuator.commands.calibrate.runs import Logits, Run
 from attenuator.commands.calibrate.texts import read_texts
 from attenuator.json_lines import in_lines
 from attenuator.runtime import Model, load
@@ -65,7 +65,7 @@ def measured_on(
         tempfile.TemporaryDirectory() as folder,
         PartialResults(partial or Path(folder), what, labels, restart=False) as results,
     ):
-        logits = measured([(model, each) for each in knobs], texts, results, predicted)
+        logits = run_with_bar([Run(model, each, texts.encoded, predicted) for each in knobs], results)
     return model, answers_of(model, texts, knobs, logits, logits[0]), logits, predicted
 
 

@@ -153,11 +153,28 @@ def input_in(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in INPUT_FIELDS if name in record}
 
 
-def _item(line: str, where: str) -> Item:
-    record = record_of(line, where)
+def item_of(record: Mapping[str, Any], where: str) -> Item:
+    """The input of a JSON line.
+
+    Raises:
+        InvalidRequest: it has none.
+    """
     if not (content := input_in(record)):
         raise InvalidRequest(f"{where} has none of these fields, {OBJECT}")
     return Item(where, content, record.get("labels"), record.get("label"))
+
+
+def records_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and object of each line of a file of JSON lines that is not blank.
+
+    Args:
+        path: a file, or `-` for standard input.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or a line is not UTF-8 or no JSON object.
+    """
+    for where, line in places(lines(path), name_of(path)):
+        yield where, record_of(line, where)
 
 
 def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
@@ -170,9 +187,10 @@ def lines_of(path: str, *, jsonl: bool) -> Iterator[Item]:
     Raises:
         InvalidRequest: the file cannot be read, or a line is not UTF-8 or no JSON object with an input.
     """
-    jsonl = jsonl or Path(path).suffix == ".jsonl"
-    for where, line in places(lines(path), name_of(path)):
-        yield _item(line, where) if jsonl else Item(where, {"text": checked(line, where)})
+    if jsonl or Path(path).suffix == ".jsonl":
+        yield from (item_of(record, where) for where, record in records_of(path))
+    else:
+        yield from (Item(where, {"text": checked(line, where)}) for where, line in places(lines(path), name_of(path)))
 
 
 def refuse_pipe(path: Path) -> None:

@@ -8,7 +8,7 @@ promise only if the order of the walk does not depend on the agreements that the
   bad bargain. A third of the texts, drawn by lot, chooses; bounds, intervals and shares come from the others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,7 @@ def summarise(
     min_agreement: float,
     confidence: float,
     max_tokens: int,
+    others: Collection[int] = (),
 ) -> tuple[list[Bucket], list[Setting]]:
     """The buckets and the settings of `calibration.json`.
 
@@ -106,6 +107,7 @@ def summarise(
         min_agreement: the goal that a bucket must have texts enough for.
         confidence: of intervals and bounds.
         max_tokens: of the bundle.
+        others: places of further settings to keep: those of lists.
 
     Returns:
         The buckets with their frontiers, and the settings on any of them; the defaults are always among them, since
@@ -119,7 +121,8 @@ def summarise(
         _bucket(answers, np.flatnonzero((answers.tokens > low) & (answers.tokens <= high)), predicted, generator)
         for low, high in zip(starts, ends, strict=False)
     ]
-    kept = sorted({list(answers.settings).index(defaults), *(place for each in measured for place in each.frontier)})
+    frontiers = {place for each in measured for place in each.frontier}
+    kept = sorted({list(answers.settings).index(defaults), *frontiers, *others})
     buckets = [
         Bucket(low=low + 1, high=high, texts=len(each.texts), frontier=[kept.index(place) for place in each.frontier])
         for low, high, each in zip(starts, ends, measured, strict=False)

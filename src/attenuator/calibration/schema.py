@@ -163,7 +163,8 @@ class Calibration(Record):
         data_sha256: of its content.
         texts: how many were measured.
         buckets: in order of length, without gaps.
-        settings: the exact one, then every other that is on the frontier of a bucket, and the bundle's defaults.
+        settings: the exact one, then every other that is on the frontier of a bucket or among those of lists, and the
+            bundle's defaults.
         certainty: how sure single answers are; None in files from before it was measured.
         latency: one a device and number of threads.
         default_agreement: share of answers that requests which set nothing are estimated to keep, see

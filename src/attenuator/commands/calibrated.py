@@ -1,15 +1,14 @@
 """Prints a calibration for people: which setting each goal would get, by length."""
 
-import math
-
 from rich.console import Console
 from rich.table import Table
 
 from attenuator.calibration.goals import cheapest, default_setting
 from attenuator.calibration.payoff import cannot_pay
 from attenuator.calibration.proportions import fewest_texts
-from attenuator.calibration.schema import Bucket, Calibration, Latency, Setting, shown
-from attenuator.commands.capacity import times_of
+from attenuator.calibration.schema import Calibration, Latency, Setting, shown
+from attenuator.commands.calibrated_lists import show_lists
+from attenuator.commands.capacity import timed_place, times_of
 from attenuator.ops import OPERATORS
 
 # The knob of the operator that says how many tokens go on.
@@ -37,7 +36,7 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
         table.add_column(name, justify="right")
     for index, bucket in enumerate(calibration.buckets):
         cells = [_cell(calibration, index, goal, times) for goal in goals]
-        at = [] if times is None else [str(times.tokens[_place(times, bucket)])]
+        at = [] if times is None else [str(times.tokens[timed_place(times, bucket)])]
         table.add_row(f"{bucket.low} to {bucket.high}", str(bucket.texts), *at, *cells)
     console.print(table)
     if calibration.default_agreement is not None:
@@ -59,6 +58,7 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
         + ".",
         style="dim",
     )
+    show_lists(console, calibration)
 
 
 def usual(calibration: Calibration) -> str:
@@ -90,15 +90,9 @@ def measured_gains(calibration: Calibration) -> list[str]:
         sentences.append(
             f"{texts} min_agreement {goal:g} takes {shown(setting.knobs)}: "
             f"{_speedup(setting, calibration, index, times)} as fast as exact, timed at "
-            f"{times.tokens[_place(times, bucket)]} tokens."
+            f"{times.tokens[timed_place(times, bucket)]} tokens."
         )
     return sentences
-
-
-def _place(times: Latency, bucket: Bucket) -> int:
-    """Which of the lengths that were timed stands for a bucket: the one next to its geometric middle."""
-    middle = math.sqrt(bucket.low * bucket.high)
-    return min(range(len(times.tokens)), key=lambda place: abs(math.log(times.tokens[place] / middle)))
 
 
 def _speedup(setting: Setting, calibration: Calibration, bucket: int, times: Latency | None) -> str:
@@ -107,7 +101,7 @@ def _speedup(setting: Setting, calibration: Calibration, bucket: int, times: Lat
         seconds = {frozenset(each.knobs.items()): each for each in times.speeds}
         own, exact = (seconds.get(frozenset(each.knobs.items())) for each in (setting, calibration.settings[0]))
         if own is not None and exact is not None:
-            place = _place(times, calibration.buckets[bucket])
+            place = timed_place(times, calibration.buckets[bucket])
             low, high = own.gain[place] if own.gain else (0.0, 0.0)
             ends = f" [{low:.2f}, {high:.2f}]" if low < high else " modelled" if low else ""
             return f"{exact.seconds[place] / own.seconds[place]:.2f}x{ends}"

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from attenuator.bundle import Manifest
 from attenuator.calibration import Calibration, cheapest
-from attenuator.calibration.schema import Latency
+from attenuator.calibration.schema import Bucket, Latency
 from attenuator.calibration.times import LatencyTable
 from attenuator.commands.cost import Setting, TimeModel
 from attenuator.ops.cost import RATES_MACHINE
@@ -104,6 +104,12 @@ def times_of(calibration: Calibration | None, cores: int | None = None) -> Laten
     here = hardware(CPU)
     usable = [each for each in calibration.latency if each.speeds] if calibration else []
     return max(usable, key=lambda each: (each.device == here, each.threads == cores), default=None)
+
+
+def timed_place(times: Latency, bucket: Bucket) -> int:
+    """Which of the lengths that were timed stands for a bucket: the one next to its geometric middle."""
+    middle = math.sqrt(bucket.low * bucket.high)
+    return min(range(len(times.tokens)), key=lambda place: abs(math.log(times.tokens[place] / middle)))
 
 
 def _seconds(manifest: Manifest, work: Work, timed: Latency | None) -> SecondsOf:

@@ -9,7 +9,9 @@ from rich.console import Console
 from attenuator.bundle import CALIBRATION, Manifest, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
 from attenuator.commandline import INTERRUPTED, note, parse
-from attenuator.commands.calibrate.pipeline import calibrate, time_again
+from attenuator.commands.calibrate.lists import has_lists
+from attenuator.commands.calibrate.pipeline import calibrate, lists_again, time_again
+from attenuator.commands.calibrate.references import References, references_of
 from attenuator.commands.calibrate.settings import (
     COMMAND,
     EXAMPLES,
@@ -18,10 +20,11 @@ from attenuator.commands.calibrate.settings import (
     USAGE,
     CalibrateSettings,
 )
-from attenuator.commands.calibrate.texts import Texts, read_texts
+from attenuator.commands.calibrate.texts import Texts, read_texts, with_larger
 from attenuator.commands.calibrated import show_calibration
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.runtime import choose, load
+from attenuator.texts import refuse_pipe
 
 say = partial(note, COMMAND)
 
@@ -42,47 +45,8 @@ def existing(folder: Path, manifest: Manifest) -> Calibration | None:
         return None
 
 
-def check_reference(reference: Path | None, folder: Path, manifest: Manifest) -> None:
-    """Refuses what cannot be the reference of a bundle: the same checkpoint in fp32.
-
-    Args:
-        reference: a bundle, None where none was given.
-        folder: of the bundle to calibrate.
-        manifest: its manifest.
-
-    Raises:
-        InvalidRequest: it is missing, not fp32, or of another checkpoint.
-        BundleError: it cannot be read.
-    """
-    if reference is None:
-        if manifest.rounded:
-            raise InvalidRequest(
-                f"bundle {folder} is {manifest.precision}, and agreement is with the checkpoint's exact answers in "
-                "fp32: export the checkpoint in fp32 as well, and give that bundle as --reference"
-            )
-        return
-    if not manifest.rounded:
-        raise InvalidRequest(f"bundle {folder} is fp32, its own exact answers are the reference: leave --reference out")
-    other = read_manifest(reference)
-    if other.rounded:
-        raise InvalidRequest(f"--reference {reference} is {other.precision}, must be a bundle in fp32")
-    for place, each in ((folder, manifest), (reference, other)):
-        if not each.provenance.weights:
-            raise InvalidRequest(f"bundle {place} does not say which checkpoint it holds: export it again")
-    if other.provenance.weights != manifest.provenance.weights or other.labels != manifest.labels:
-        raise InvalidRequest(
-            f"--reference {reference} holds other weights or labels than {folder}: export "
-            f"'{manifest.provenance.source}', which that one was made of, in fp32 with the same --positions"
-        )
-    if other.max_tokens < manifest.max_tokens:
-        raise InvalidRequest(
-            f"--reference {reference} takes {other.max_tokens} tokens, must take {manifest.max_tokens} as {folder} does"
-        )
-
-
-def run(settings: CalibrateSettings, folder: Path) -> Calibration:
-    """Calibrates a bundle; raises an AttenuatorError where that cannot be done."""
-    manifest = read_manifest(folder)
+def checked(settings: CalibrateSettings, folder: Path, manifest: Manifest) -> tuple[Calibration | None, References]:
+    """The calibration that a bundle has, and the other bundles that are to run; refuses what does not go together."""
     if not manifest.knobs:
         raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
     before = existing(folder, manifest)
@@ -91,12 +55,27 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     for flag, is_set in (("--only-times", settings.only_times), ("--keep-times", settings.keep_times)):
         if is_set and before is None:
             raise InvalidRequest(f"bundle {folder} has no calibration, must have one for {flag}: leave that flag out")
-    if not settings.only_times:
-        check_reference(settings.reference, folder, manifest)
+    if settings.only_times:
+        return before, References()
+    refuse_pipe(settings.data)
+    references = references_of(settings.reference, folder, manifest, lists=has_lists(settings.data))
+    if references.larger and manifest.rounded and before is None:
+        raise InvalidRequest(
+            f"bundle {folder} is {manifest.precision} and has no calibration, must have one before lists of a larger "
+            "model are added to it: calibrate it with its checkpoint in fp32 as --reference first"
+        )
+    return before, references
+
+
+def run(settings: CalibrateSettings, folder: Path) -> Calibration:
+    """Calibrates a bundle; raises an AttenuatorError where that cannot be done."""
+    manifest = read_manifest(folder)
+    before, (checkpoint, larger) = checked(settings, folder, manifest)
     choice = choose(settings.device, settings.device_id)
     if settings.device == "auto" and choice.device.kind == "cpu":
         say(f"running on {choice.device}: {choice.reason}")
-    model = load(folder, device=choice.device, threads=settings.threads)
+    loaded = partial(load, device=choice.device, threads=settings.threads)
+    model = loaded(folder)
     texts = read_texts(
         settings.data,
         model,
@@ -106,11 +85,13 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     )
     if settings.only_times and before is not None:
         return time_again(model, folder, settings, texts, before)
-    reference = None
-    if settings.reference is not None:
-        reference = load(settings.reference, device=choice.device, threads=settings.threads)
-    before = before if settings.keep_times else None
-    calibration = calibrate(model, folder, settings, texts, before, reference).calibration
+    if larger is not None:
+        texts = with_larger(texts, settings.data, larger, loaded(larger), truncate=settings.truncate)
+        if manifest.rounded and before is not None:
+            return lists_again(model, folder, settings, texts, before)
+    reference = None if checkpoint is None else loaded(checkpoint)
+    times, lists = before if settings.keep_times else None, before.lists if before else None
+    calibration = calibrate(model, folder, settings, texts, times, reference, lists=lists).calibration
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
 

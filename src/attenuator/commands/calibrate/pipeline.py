@@ -14,12 +14,14 @@ from attenuator.bundle import CALIBRATION, MODEL, PLOT, Manifest
 from attenuator.calibration import certainty
 from attenuator.calibration.frontier import Answers, PredictedTime, summarise
 from attenuator.calibration.grid import grid
+from attenuator.calibration.lists import ListCalibration
 from attenuator.calibration.plot import frontier_svg
 from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency, shown
 from attenuator.calibration.schema import Setting as CalibratedSetting
 from attenuator.clients.progress import progress_bar
+from attenuator.commands.calibrate.ordering import Steps, at_confidence, calibrated_lists
 from attenuator.commands.calibrate.partial import PartialResults
-from attenuator.commands.calibrate.runs import Logits, batches_of, run_all
+from attenuator.commands.calibrate.runs import Logits, Run, run_all
 from attenuator.commands.calibrate.settings import COMMAND, CalibrateSettings
 from attenuator.commands.calibrate.texts import Texts, correct
 from attenuator.commands.calibrate.timing import lengths_to_time, time_settings
@@ -76,26 +78,75 @@ def predicted_time(folder: Path) -> PredictedTime:
     return lambda tokens, knobs: model.ns(tokens, Setting(knobs))
 
 
-def measured(
-    settings: Sequence[tuple[Model, Knobs]], texts: Texts, results: PartialResults, predicted: PredictedTime
-) -> list[Logits]:
-    """Logits `[texts, labels]` of each setting, with a bar.
+def run_with_bar(runs: Sequence[Run], results: PartialResults) -> list[Logits]:
+    """Logits `[texts, labels]` of each run, with a bar.
 
     Predicted times let the bar move evenly: the exact setting may take as long as all others together.
     """
-    groups = [[len(texts.encoded[place].token_ids) for place in places] for places in batches_of(texts.encoded)]
-
-    def work(knobs: Mapping[str, float], lengths: Sequence[int]) -> float:
-        return sum(predicted(tokens, knobs) for tokens in lengths)
-
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
-        task = progress.add_task("", total=sum(work(knobs, lengths) for _, knobs in settings for lengths in groups))
+        task = progress.add_task("", total=sum(run.work(range(len(run.texts))) for run in runs))
 
-        def step(knobs: Mapping[str, float], batch: int) -> None:
-            what = f"{len(texts.encoded)} texts at {shown(knobs)}"
-            progress.update(task, description=what, advance=work(knobs, groups[batch]))
+        def step(run: Run, places: Sequence[int]) -> None:
+            what = f"{len(run.texts)} texts at {shown(run.knobs) or run.model.manifest.name}"
+            progress.update(task, description=what, advance=run.work(places))
 
-        return run_all(settings, texts.encoded, results, step)
+        return run_all(runs, results, step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Logits `[texts, labels]` of every model that ran.
+
+    Attributes:
+        settings: of the bundle, at each setting of the grid.
+        exact: of the reference, which agreement is with.
+        second: of the model that scores the best documents of lists again.
+        order: of the one whose order of lists counts.
+    """
+
+    settings: list[Logits]
+    exact: Logits
+    second: Logits
+    order: Logits
+
+
+def measure(runs: Sequence[Run], texts: Texts, reference: Model | None, results: PartialResults) -> Measured:
+    """Runs the bundle at every setting, and the other models at their exact ones; the first of `runs` is exact."""
+    larger = texts.lists and texts.lists.larger
+    others = []
+    if larger:
+        others.append(Run(larger.model, larger.model.knobs.exact(), larger.encoded, predicted_time(larger.folder)))
+    if reference:
+        others.append(Run(reference, reference.knobs.exact(), texts.encoded, runs[0].predicted))
+    every = run_with_bar([*others, *runs], results)
+    own = every[len(others) :]
+    exact = every[len(others) - 1] if reference else own[0]
+    second = every[0] if larger else own[0]
+    return Measured(own, exact, second, second if larger else exact)
+
+
+def lists_of(
+    model: Model, texts: Texts, knobs: Sequence[Knobs], answers: Measured, predicted: PredictedTime, confidence: float
+) -> ListCalibration | None:
+    """What the settings are worth as first steps; None where the texts are no lists."""
+    if texts.lists is None:
+        return None
+    median = int(np.median(texts.tokens))
+    steps = Steps(
+        [logits[:, 0].tolist() for logits in answers.settings],
+        answers.second[:, 0].tolist(),
+        answers.order[:, 0].tolist(),
+    )
+    return calibrated_lists(
+        texts.name,
+        texts.sha256,
+        texts.lists,
+        steps,
+        knobs,
+        [predicted(median, each) for each in knobs],
+        confidence=confidence,
+        defaults=model.knobs.defaults(),
+    )
 
 
 def answers_of(
@@ -178,10 +229,35 @@ def time_again(
     return calibration
 
 
+def lists_again(
+    model: Model, folder: Path, settings: CalibrateSettings, texts: Texts, calibration: Calibration
+) -> Calibration:
+    """Puts what lists say in the place of what the calibration says of lists, or adds it; all else stays.
+
+    So a bundle that is not fp32 is measured before a larger model: its agreement is with its own checkpoint. It runs at
+    the settings that the calibration has.
+
+    Raises:
+        InvalidRequest: a file cannot be written, or is of another run.
+        EngineError: ONNX Runtime failed.
+    """
+    predicted = predicted_time(folder)
+    knobs = [model.knobs.check(each.knobs) for each in calibration.settings]
+    about = about_of(model, settings, texts, knobs, None)
+    with PartialResults(folder, about, len(model.manifest.labels), restart=settings.restart) as results:
+        measured = measure([Run(model, each, texts.encoded, predicted) for each in knobs], texts, None, results)
+        lists = lists_of(model, texts, knobs, measured, predicted, calibration.confidence)
+        calibration = calibration.model_copy(update={"lists": lists})
+        write(folder, calibration, model.manifest.name)
+        results.remove()
+    return calibration
+
+
 def about_of(
     model: Model, settings: CalibrateSettings, texts: Texts, knobs: Sequence[Knobs], reference: Model | None
 ) -> dict[str, Any]:
     """What is measured on what: an interrupted run's results are of use only where it is the same."""
+    other = texts.lists.larger.model if texts.lists and texts.lists.larger else reference
     return {
         "attenuator": __version__,
         "revision": model.manifest.revision,
@@ -189,7 +265,7 @@ def about_of(
         "truncate": settings.truncate,
         "device": str(model.device),
         "settings": knobs,
-        "reference": reference and reference.manifest.revision,
+        "reference": other and other.manifest.revision,
     }
 
 
@@ -201,6 +277,7 @@ def calibrate(
     before: Calibration | None = None,
     reference: Model | None = None,
     *,
+    lists: ListCalibration | None = None,
     keep_partial: bool = False,
 ) -> Outcome:
     """Measures everything, and writes the calibration and its plot.
@@ -212,6 +289,7 @@ def calibrate(
         texts: to run.
         before: whose times stay, and whose default agreement unless the settings have one; None takes times.
         reference: the bundle of the same checkpoint in fp32; None where the bundle itself is fp32.
+        lists: of an earlier calibration, which stay unless the texts are lists.
         keep_partial: leaves what a later run would go on from.
 
     Raises:
@@ -222,38 +300,68 @@ def calibrate(
     knobs = [model.knobs.check(each) for each in grid(manifest.knobs)]
     about = about_of(model, settings, texts, knobs, reference)
     with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
-        runs = [(model, each) for each in knobs]
-        first = [(reference, reference.knobs.exact())] if reference else []
-        logits = measured([*first, *runs], texts, results, predicted)
-        exact, logits = logits[0], logits[len(first) :]
-        answers = answers_of(model, texts, knobs, logits, exact)
-        buckets, kept = summarise(
-            answers,
-            predicted,
-            defaults=model.knobs.defaults(),
-            min_agreement=settings.min_agreement,
-            confidence=settings.confidence,
-            max_tokens=manifest.max_tokens,
-        )
-        calibration = Calibration(
-            format_version=FORMAT_VERSION,
-            revision=manifest.revision,
-            reference=reference.manifest.revision if reference else None,
-            confidence=settings.confidence,
-            data=texts.name,
-            data_sha256=texts.sha256,
-            texts=len(texts.encoded),
-            buckets=buckets,
-            settings=kept,
-            certainty=certainty_of(manifest, answers, logits, exact, buckets),
-            latency=[timed(model, folder, texts, kept, settings.threads or cpu_count())]
-            if before is None
-            else before.latency,
-            default_agreement=settings.min_agreement
-            if before is None or "min_agreement" in settings.model_fields_set
-            else before.default_agreement,
-        )
+        runs = [Run(model, each, texts.encoded, predicted) for each in knobs]
+        measured = measure(runs, texts, reference, results)
+        lists = lists and at_confidence(lists, settings.confidence, len(knobs))
+        lists = lists_of(model, texts, knobs, measured, predicted, settings.confidence) or lists
+        calibration = calibrated(model, settings, texts, knobs, measured, predicted, reference, lists)
+        calibration = with_times(calibration, model, folder, settings, texts, before)
         write(folder, calibration, manifest.name)
         if not keep_partial:
             results.remove()
-    return Outcome(calibration, knobs, logits, exact)
+    return Outcome(calibration, knobs, measured.settings, measured.exact)
+
+
+def calibrated(
+    model: Model,
+    settings: CalibrateSettings,
+    texts: Texts,
+    knobs: Sequence[Knobs],
+    measured: Measured,
+    predicted: PredictedTime,
+    reference: Model | None,
+    lists: ListCalibration | None,
+) -> Calibration:
+    """The calibration but for its times, with the default agreement of the settings; arguments as `calibrate` has."""
+    manifest = model.manifest
+    answers = answers_of(model, texts, knobs, measured.settings, measured.exact)
+    of_lists = [row.knobs for row in lists.settings] if lists else []
+    buckets, kept = summarise(
+        answers,
+        predicted,
+        defaults=model.knobs.defaults(),
+        min_agreement=settings.min_agreement,
+        confidence=settings.confidence,
+        max_tokens=manifest.max_tokens,
+        others=[place for place, each in enumerate(knobs) if each in of_lists],
+    )
+    return Calibration(
+        format_version=FORMAT_VERSION,
+        revision=manifest.revision,
+        reference=reference.manifest.revision if reference else None,
+        confidence=settings.confidence,
+        data=texts.name,
+        data_sha256=texts.sha256,
+        texts=len(texts.encoded),
+        buckets=buckets,
+        settings=kept,
+        certainty=certainty_of(manifest, answers, measured.settings, measured.exact, buckets),
+        default_agreement=settings.min_agreement,
+        lists=lists,
+    )
+
+
+def with_times(
+    calibration: Calibration,
+    model: Model,
+    folder: Path,
+    settings: CalibrateSettings,
+    texts: Texts,
+    before: Calibration | None,
+) -> Calibration:
+    """The same with times: those of `before`, whose default agreement stays too unless the settings have one."""
+    if before is None:
+        here = timed(model, folder, texts, calibration.settings, settings.threads or cpu_count())
+        return calibration.model_copy(update={"latency": [here]})
+    stays = {} if "min_agreement" in settings.model_fields_set else {"default_agreement": before.default_agreement}
+    return calibration.model_copy(update={"latency": before.latency, **stays})

@@ -1,18 +1,21 @@
 """Runs of every text at every setting."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from attenuator.calibration.frontier import PredictedTime
 from attenuator.commands.calibrate.partial import PartialResults
-from attenuator.ops.knobs import KnobValue
+from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Model, Row
 
 TOKENS_PER_BATCH = 4096
 
 Logits = npt.NDArray[np.float32]
-Progress = Callable[[Mapping[str, float], int], None]
+Progress = Callable[["Run", Sequence[int]], None]
 
 
 def batches_of(texts: Sequence[Encoded]) -> list[list[int]]:
@@ -29,40 +32,56 @@ def batches_of(texts: Sequence[Encoded]) -> list[list[int]]:
     return groups
 
 
-def run_all(
-    settings: Sequence[tuple[Model, Mapping[str, KnobValue]]],
-    texts: Sequence[Encoded],
-    results: PartialResults,
-    progress: Progress,
-) -> list[Logits]:
-    """Runs the texts, but for the batches that an earlier run has measured.
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One setting of a model, and what runs at it.
+
+    Attributes:
+        model: the bundle.
+        knobs: checked values by name.
+        texts: in its own tokens.
+        predicted: time of a text by its length and setting.
+    """
+
+    model: Model
+    knobs: Knobs
+    texts: Sequence[Encoded]
+    predicted: PredictedTime
+
+    def work(self, places: Sequence[int]) -> float:
+        """Predicted time of some of the texts."""
+        lengths = Counter(len(self.texts[place].token_ids) for place in places)
+        return sum(count * self.predicted(tokens, self.knobs) for tokens, count in lengths.items())
+
+
+def run_all(runs: Sequence[Run], results: PartialResults, progress: Progress) -> list[Logits]:
+    """Runs the texts, but for the batches that an earlier call has measured.
 
     The seed of a text is its place in the file: as the seeds of all texts differ, the noise of sampling counts in the
     agreement as the texts' own differences do.
 
     Args:
-        settings: which bundle to run, and its checked values by knob name.
-        texts: to run.
+        runs: all of as many texts, and of models with as many labels.
         results: keeps each batch as it is done.
-        progress: called after each batch with the setting and the number of its tokens.
+        progress: called after each batch with its run and the places of its texts.
 
     Returns:
-        Logits `[texts, labels]` of each setting.
+        Logits `[texts, labels]` of each run.
 
     Raises:
         EngineError: ONNX Runtime failed.
     """
-    groups = batches_of(texts)
     everything = []
-    for setting, (model, knobs) in enumerate(settings):
-        logits = np.empty((len(texts), len(model.manifest.labels)), dtype=np.float32)
-        for batch, places in enumerate(groups):
-            rows = [Row(texts[place].token_ids, texts[place].type_ids, knobs, seed=place) for place in places]
-            done = results.get(setting, batch)
+    for number, run in enumerate(runs):
+        texts = run.texts
+        logits = np.empty((len(texts), len(run.model.manifest.labels)), dtype=np.float32)
+        for batch, places in enumerate(batches_of(texts)):
+            done = results.get(number, batch)
             if done is None:
-                done = np.stack([row.logits for row in model.run(rows)])
-                results.put(setting, batch, done)
+                rows = [Row(texts[place].token_ids, texts[place].type_ids, run.knobs, seed=place) for place in places]
+                done = np.stack([row.logits for row in run.model.run(rows)])
+                results.put(number, batch, done)
             logits[places] = done
-            progress(knobs, batch)
+            progress(run, places)
         everything.append(logits)
     return everything

@@ -15,6 +15,10 @@ EXAMPLES = """  what the settings of a bundle are worth on your texts; writes BU
   a line of the file: a text, or a pair, with its label if accuracy is to be measured as well
     {"text": "A quiet, moving film.", "label": "positive"}
     {"text": "..", "text_pair": "..", "labels": ["Non-Compete", "Audit Rights"]}
+  a reranker, with lists: how much of a list must be scored again after a cheap first step; or again by the model BASE
+    {"query": "..", "documents": ["..", ".."], "relevant": [1]}
+    attenuator calibrate BUNDLE --data lists.jsonl
+    attenuator calibrate BUNDLE --data lists.jsonl --reference BASE
   few texts show a low agreement only: 72 do for 0.95, 368 for 0.99, 3,688 for 0.999 in each range of lengths
     attenuator calibrate BUNDLE --data few.jsonl --min-agreement 0.95
   measured elsewhere, served here? Add the times of this device to what calibration.json says:
@@ -39,9 +43,11 @@ class CalibrateSettings(CommandSettings):
 
     data: Path
     """File of JSON lines, each with text, with text and text_pair, or with token_ids; label or labels on all lines or
-    on none."""
+    on none. Or, of a bundle with one output, each a list: query, documents and, on all lines or on none, relevant, the
+    places of the relevant documents from 0 on. A calibration of texts keeps what an earlier one said of lists."""
     reference: Path | None = None
-    """For a bundle that is not fp32: a bundle of the same checkpoint in fp32, whose exact answers agreement is with."""
+    """For a bundle that is not fp32: a bundle of the same checkpoint in fp32, whose exact answers agreement is with.
+    With lists: a larger model with one output that scores the best documents again, and whose order counts."""
     min_agreement: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """Agreement that the data must be able to show: decides how many texts are needed, and how lengths are divided. It
     is also the default goal: requests that set nothing run at the cheapest setting that is estimated to keep it."""

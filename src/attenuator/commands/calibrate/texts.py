@@ -1,7 +1,9 @@
-"""The texts of a calibration, with their labels where the file has them."""
+"""The texts of a calibration, with their labels where the file has them, or the pairs of its lists."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import numpy.typing as npt
 from attenuator.bundle import Manifest, file_sha256
 from attenuator.calibration.frontier import texts_needed
 from attenuator.calibration.proportions import fewest_texts
+from attenuator.commands.calibrate.lists import Larger, Lists, has_lists, is_list, read_lists, refuse_mixed
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Encoded, Input, Model
 from attenuator.runtime.scores import SCORES
-from attenuator.texts import Item, label_places, label_text, lines_of, refuse_pipe
+from attenuator.texts import Item, item_of, label_places, label_text, records_of, refuse_pipe
 
 LABELS_SHOWN = 8
 LOWER_GOALS = (0.95, 0.9, 0.8)
@@ -30,12 +33,14 @@ class Texts:
         sha256: of its content.
         encoded: the texts, in the order of the file.
         truth: bool `[texts, labels]`, which labels a text has; None where the file has no labels.
+        lists: which texts, pairs of a query and a document, belong together; None where the file has no lists.
     """
 
     name: str
     sha256: str
     encoded: list[Encoded]
     truth: npt.NDArray[np.bool_] | None
+    lists: Lists | None = None
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
@@ -47,7 +52,8 @@ def read_texts(path: Path, model: Model, *, min_agreement: float, confidence: fl
     """Reads, checks and tokenizes a file of JSON lines.
 
     Args:
-        path: each line an input as the HTTP API takes it and, on every line or on none, `label` or `labels`.
+        path: each line an input as the HTTP API takes it and, on every line or on none, `label` or `labels`; or each
+            line a list, see `read_lists`.
         model: the bundle.
         min_agreement: the goal that the texts must be able to show.
         confidence: at which they must show it.
@@ -57,19 +63,67 @@ def read_texts(path: Path, model: Model, *, min_agreement: float, confidence: fl
         InvalidRequest: the file cannot be read, has too few texts, or a line is not as described.
     """
     refuse_pipe(path)
-    items = list(lines_of(str(path), jsonl=True))
-    refuse_too_few(path, len(items), min_agreement, confidence, len(model.manifest.knobs))
-    truth = truth_of(items, model.manifest)
+    few = partial(
+        refuse_too_few, path, min_agreement=min_agreement, confidence=confidence, knobs=len(model.knobs.names)
+    )
+    truth = lists = None
+    with advising():
+        if has_lists(path):
+            lists, encoded = read_lists(path, model, truncate=truncate)
+            few(len(encoded), kind="pair")
+        else:
+            items = list(items_of(path))
+            few(len(items))
+            truth = truth_of(items, model.manifest)
+            encoded = [Input.of(item.content, item.where).encode(model.encoder, truncate=truncate) for item in items]
+    return Texts(path.name, file_sha256(path), encoded, truth, lists)
+
+
+def with_larger(texts: Texts, path: Path, folder: Path, larger: Model, *, truncate: bool) -> Texts:
+    """The same lists, to be scored again by a larger model.
+
+    Args:
+        texts: of a file of lists.
+        path: of that file.
+        folder: where the larger model lies.
+        larger: with one output.
+        truncate: cuts pairs that are too long for it instead of refusing the file.
+
+    Raises:
+        InvalidRequest: a pair is too long for it.
+    """
+    assert texts.lists is not None
+    with advising():
+        _, encoded = read_lists(path, larger, truncate=truncate)
+    return replace(texts, lists=replace(texts.lists, larger=Larger(larger, folder, encoded)))
+
+
+@contextmanager
+def advising() -> Iterator[None]:
+    """Errors of texts that are too long name the command's flag rather than the API's field."""
     try:
-        encoded = [Input.of(item.content, item.where).encode(model.encoder, truncate=truncate) for item in items]
+        yield
     except InvalidRequest as error:
         sentence = str(error).replace("set truncate", "give --truncate")
         raise type(error)(sentence, param=error.param, allowed=error.allowed) from None
-    return Texts(path.name, file_sha256(path), encoded, truth)
 
 
-def refuse_too_few(path: Path, texts: int, min_agreement: float, confidence: float, knobs: int) -> None:
-    """Refuses data that can say nothing about the goal, and says how much is needed.
+def items_of(path: Path) -> Iterator[Item]:
+    """The texts of a file whose first line is no list.
+
+    Raises:
+        InvalidRequest: a line holds a list, or no text.
+    """
+    for where, record in records_of(str(path)):
+        if is_list(record):
+            raise refuse_mixed(where, "a list", "texts")
+        yield item_of(record, where)
+
+
+def refuse_too_few(
+    path: Path, texts: int, *, min_agreement: float, confidence: float, knobs: int, kind: str = "text"
+) -> None:
+    """Refuses data that can say nothing about the goal, and says how much is needed; `kind` is what the texts are.
 
     Raises:
         InvalidRequest: there are too few texts.
@@ -80,7 +134,7 @@ def refuse_too_few(path: Path, texts: int, min_agreement: float, confidence: flo
     lower = [goal for goal in LOWER_GOALS if goal < min_agreement]
     fewer = ", ".join(f"{goal:g} takes {texts_needed(goal, confidence, knobs)}" for goal in lower)
     chosen = f" ({needed - fewest_texts(min_agreement, confidence)} of them to choose settings by)" if knobs > 1 else ""
-    has = f"{texts} text" if texts == 1 else f"{texts} texts"
+    has = f"{texts} {kind}" if texts == 1 else f"{texts} {kind}s"
     raise InvalidRequest(
         f"{path} has {has}, must have at least {needed}{chosen}: with fewer, even if no answer changed, an "
         f"agreement of {min_agreement:g} could not be shown with {100 * confidence:g} % confidence"

@@ -1,0 +1,390 @@
+"""The command `calibrate` with lists: a tiny reranker, and a larger one whose order it is to keep."""
+
+import io
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+import attenuator
+from attenuator.__main__ import main
+from attenuator.bundle import CALIBRATION, PARTIAL, read_manifest
+from attenuator.calibration import Calibration, read_calibration
+from attenuator.calibration.grid import grid
+from attenuator.calibration.lists import ListCalibration, most_within
+from attenuator.calibration.proportions import lower_bound
+from attenuator.commands.calibrate import runs, timing
+from attenuator.commands.calibrate.ordering import TOPS
+from attenuator.commands.calibrate.texts import read_texts
+from attenuator.errors import EngineError, InvalidRequest
+from attenuator.runtime import Model, Row, load
+
+RELEVANCE = ("relevance",)
+Scores = list[list[float]]
+
+
+def calibrate(*arguments: str | Path, goal: str = "0.8") -> tuple[int, str, str]:
+    """Runs `attenuator calibrate WORDS`; exit code, standard output on one line, standard error."""
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        code = main(["calibrate", *map(str, arguments), "--min-agreement", goal])
+    said = [line for line in errors.getvalue().splitlines(keepends=True) if "the machine was busy" not in line]
+    return code, " ".join(output.getvalue().split()), "".join(said)
+
+
+def text(draw: random.Random, fewest: int, most: int) -> str:
+    return " ".join(draw.choices(tiny.WORDS, k=draw.randint(fewest, most)))
+
+
+def some_lists(count: int = 16) -> list[dict[str, Any]]:
+    """Lists of 1 to 14 documents; a document in each stands there twice, so that its scores are equal."""
+    draw = random.Random(7)
+    records = []
+    for number in range(count):
+        documents: list[Any] = [text(draw, 3, 30) for _ in range(1 + number % 13)]
+        documents.append(documents[0] if number else {"text": documents[0]})
+        relevant = draw.sample(range(len(documents)), k=number % 3 if number % 3 < len(documents) else 0)
+        records.append({"query": text(draw, 1, 5), "documents": documents, "relevant": relevant})
+    return records
+
+
+def written(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return path
+
+
+def ranker(folder: Path, seed: int, **changes: Any) -> Path:
+    tiny.write(folder, "keep", labels=RELEVANCE, seed=seed)
+    tiny.sign(folder, **{"task": "regression", "max_tokens": 64} | changes)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_times() -> Iterator[None]:
+    """Times are taken, but need not be good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "SECONDS_PER_RUN", 0.001)
+        patch.setattr(timing, "ATTEMPTS", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ranker(tmp_path_factory.mktemp("lists") / "mini", 1)
+
+
+@pytest.fixture(scope="module")
+def model(fresh: Path) -> Model:
+    return load(fresh, check=False)
+
+
+@pytest.fixture(scope="module")
+def base(fresh: Path) -> Path:
+    return ranker(fresh.parent / "base", 2, max_tokens=128)
+
+
+@pytest.fixture(scope="module")
+def data(fresh: Path) -> Path:
+    return written(fresh.parent / "lists.jsonl", some_lists())
+
+
+@pytest.fixture(scope="module")
+def calibrated(fresh: Path, data: Path) -> Path:
+    folder = Path(shutil.copytree(fresh, fresh.parent / "calibrated"))
+    code, _, errors = calibrate(folder, "--data", data)
+    assert (code, errors) == (0, "")
+    return folder
+
+
+@pytest.fixture
+def folder(fresh: Path, tmp_path: Path) -> Path:
+    """The bundle, for one test."""
+    return Path(shutil.copytree(fresh, tmp_path / "bundle"))
+
+
+def calibration_of(folder: Path) -> Calibration:
+    calibration = read_calibration(folder, read_manifest(folder))
+    assert calibration is not None
+    return calibration
+
+
+def lists_of(folder: Path) -> ListCalibration:
+    lists = calibration_of(folder).lists
+    assert lists is not None
+    return lists
+
+
+def texts_of(record: dict[str, Any]) -> list[str]:
+    return [each["text"] if isinstance(each, dict) else each for each in record["documents"]]
+
+
+def scores(model: Model, records: list[dict[str, Any]], knobs: dict[str, float]) -> Scores:
+    """The output of each pair, one run each, its seed its place among all pairs."""
+    checked, place, every = model.knobs.check(knobs), 0, []
+    for record in records:
+        row = []
+        for document in texts_of(record):
+            pair = model.encode(record["query"], document)
+            [result] = model.run([Row(pair.token_ids, pair.type_ids, checked, seed=place)])
+            row.append(float(result.logits[0]))
+            place += 1
+        every.append(row)
+    return every
+
+
+def best_first(values: list[float]) -> list[int]:
+    return sorted(range(len(values)), key=lambda place: (-values[place], place))
+
+
+def plain_order(first: list[float], second: list[float], rescored: int) -> list[int]:
+    order = best_first(first)
+    again = set(order[:rescored])
+    return sorted(again, key=lambda place: (-second[place], place)) + [each for each in order if each not in again]
+
+
+def bound(kept: int, lists: int, folder: Path, confidence: float = 0.975) -> float:
+    """With which the bounds of all settings of the grid hold together."""
+    return lower_bound(kept, lists, 1 - (1 - confidence) / len(grid(read_manifest(folder).knobs)))
+
+
+def check_figures(lists: ListCalibration, folder: Path, second: Scores, records: list[dict[str, Any]]) -> None:
+    """Compares each figure with one that is computed here, list by list."""
+    mini = load(folder, check=False)
+    assert len(lists.settings) > 1
+    for setting in lists.settings:
+        firsts = scores(mini, records, setting.knobs)
+        for column, share in enumerate(lists.shares):
+            orders = [
+                plain_order(first, again, most_within(share, len(first)))
+                for first, again in zip(firsts, second, strict=True)
+            ]
+            exact = [best_first(again) for again in second]
+            for row, top in enumerate(lists.tops):
+                same = sum(ours[:top] == theirs[:top] for ours, theirs in zip(orders, exact, strict=True))
+                kept = setting.same_top[row][column]
+                assert (kept.successes, kept.trials) == (same, len(records))
+                assert kept.bound == pytest.approx(bound(same, len(records), folder))
+            overlap = [
+                len(set(ours[:10]) & set(theirs[:10])) / len(theirs[:10])
+                for ours, theirs in zip(orders, exact, strict=True)
+            ]
+            assert setting.overlap[column] == pytest.approx(np.mean(overlap), rel=1e-5)
+            gains, ranks = [], []
+            for order, record in zip(orders, records, strict=True):
+                hits = [place in record["relevant"] for place in order[:10]]
+                ideal = sum(1 / np.log2(rank + 2) for rank in range(min(10, len(record["relevant"]))))
+                gained = sum(hit / np.log2(rank + 2) for rank, hit in enumerate(hits))
+                gains.append(gained / ideal if ideal else 0.0)
+                ranks.append(1 / (hits.index(True) + 1) if any(hits) else 0.0)
+            assert setting.ndcg[column] == pytest.approx(np.mean(gains), rel=1e-5)
+            assert setting.mrr[column] == pytest.approx(np.mean(ranks), rel=1e-5)
+
+
+def test_figures_are_those_of_the_runtime(calibrated: Path, fresh: Path, data: Path) -> None:
+    lists, records = lists_of(calibrated), some_lists()
+    sizes = [len(record["documents"]) for record in records]
+    assert (lists.lists, lists.documents, lists.data) == (len(records), int(np.median(sizes)), "lists.jsonl")
+    assert lists.tops == list(TOPS)
+    assert lists.reference is None
+    assert calibration_of(calibrated).texts == sum(sizes)
+    mini = load(fresh, check=False)
+    check_figures(lists, fresh, scores(mini, records, mini.knobs.exact()), records)  # type: ignore[arg-type]
+    exact = lists.settings[0]
+    assert exact.knobs == mini.knobs.exact()
+    assert all(kept.value == 1 for row in exact.same_top for kept in row)
+    assert any(kept.value < 1 for setting in lists.settings for row in setting.same_top for kept in row)
+    assert mini.knobs.defaults() in [setting.knobs for setting in lists.settings]
+
+
+def test_the_order_is_that_of_attenuator_load(calibrated: Path) -> None:
+    """At the exact setting, where no seed counts."""
+    lists, records = lists_of(calibrated), some_lists()
+    with attenuator.load(calibrated) as model:
+        keep = [setting for setting in lists.settings if setting.knobs["alpha"] == 0]
+        for setting in keep:
+            same = 0
+            for record in records:
+                pairs = [{"text": record["query"], "text_pair": document} for document in texts_of(record)]
+                both = [model.classify(pairs, **knobs) for knobs in (setting.knobs, lists.settings[0].knobs)]
+                first, exact = ([each.score for each in answer.predictions] for answer in both)
+                same += best_first(first)[:1] == best_first(exact)[:1]
+            assert setting.same_top[0][0].successes == same
+
+
+def test_more_documents_again_never_keep_fewer_lists(calibrated: Path) -> None:
+    for setting in lists_of(calibrated).settings:
+        for row in setting.same_top:
+            kept = [each.successes for each in row]
+            assert kept == sorted(kept)
+            assert kept[-1] == row[-1].trials
+
+
+def test_pairs_and_times_are_measured_as_those_of_texts(calibrated: Path, folder: Path, tmp_path: Path) -> None:
+    """And a calibration of texts keeps the lists, at its own confidence."""
+    pairs = [
+        {"text": record["query"], "text_pair": document} for record in some_lists() for document in texts_of(record)
+    ]
+    shutil.copy(calibrated / CALIBRATION, folder)
+    before = calibration_of(folder)
+    texts = written(tmp_path / "pairs.jsonl", pairs)
+    assert calibrate(folder, "--data", texts, "--keep-times")[::2] == (0, "")
+    after = calibration_of(folder)
+    differ = {"data", "data_sha256"}
+    assert after.model_dump(exclude=differ) == before.model_dump(exclude=differ)
+    of_lists = [setting.knobs for setting in lists_of(calibrated).settings]
+    assert [each for each in of_lists if before.setting(each) is None] == []
+    assert [speed.knobs for speed in before.latency[0].speeds] == [setting.knobs for setting in before.settings]
+    assert calibrate(folder, "--data", texts, "--keep-times", "--confidence", "0.9")[::2] == (0, "")
+    kept, was = (lists_of(each).settings[1].same_top[0][0] for each in (folder, calibrated))
+    assert kept.successes == was.successes
+    assert kept.bound == pytest.approx(bound(was.successes, was.trials, folder, 0.9))
+    assert calibrate(folder, "--data", texts, "--only-times")[::2] == (0, "")
+    assert lists_of(folder).settings[1].same_top[0][0] == kept
+
+
+def test_an_interrupted_run_goes_on_to_the_same_figures(
+    calibrated: Path, folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(calibrated / CALIBRATION, folder)
+    (folder / CALIBRATION).unlink()
+    whole, left = Model.run, [20]
+
+    def breaks(model: Model, rows: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise EngineError("interrupted")
+        return whole(model, rows)
+
+    monkeypatch.setattr(runs, "TOKENS_PER_BATCH", 512)
+    monkeypatch.setattr(Model, "run", breaks)
+    assert calibrate(folder, "--data", data)[0] == 1
+    assert (folder / PARTIAL).read_bytes().count(b"\n") == 21
+    monkeypatch.setattr(Model, "run", whole)
+    assert calibrate(folder, "--data", data)[::2] == (0, "")
+    assert calibration_of(folder).model_dump(exclude={"latency"}) == calibration_of(calibrated).model_dump(
+        exclude={"latency"}
+    )
+
+
+def test_the_order_of_a_larger_model(folder: Path, base: Path, data: Path) -> None:
+    """Agreement of pairs stays that with the bundle's own exact scores: those of another model have another scale."""
+    code, said, errors = calibrate(folder, "--data", data, "--reference", base)
+    assert (code, errors) == (0, "")
+    lists, records = lists_of(folder), some_lists()
+    revision = read_manifest(base).revision
+    assert lists.reference == revision
+    assert calibration_of(folder).reference is None
+    assert all(row.value == 1 for row in calibration_of(folder).settings[0].agreement)
+    larger = load(base, check=False)
+    second = scores(larger, records, larger.knobs.exact())  # type: ignore[arg-type]
+    check_figures(lists, folder, second, records)
+    assert any(kept.value < 1 for row in lists.settings[0].same_top for kept in row), "the two models differ"
+    assert f"the exact order is that of the bundle {revision[:12]}, which scores again" in said
+    assert "no setting with less than the whole list scored again keeps the exact first" in said
+
+
+def test_a_bundle_in_int8_before_a_larger_model(folder: Path, base: Path, data: Path, tmp_path: Path) -> None:
+    """It is calibrated with its checkpoint first; the lists of the larger model are then added."""
+    exact = ranker(tmp_path / "exact", 1)
+    for each in (exact, folder):
+        provenance = read_manifest(each).provenance.model_copy(update={"weights": "1" * 64})
+        tiny.sign(each, provenance=provenance, precision="fp32" if each == exact else "int8")
+    code, _, errors = calibrate(folder, "--data", data, "--reference", base)
+    assert code == 1
+    assert "has no calibration, must have one before lists of a larger model are added" in errors
+    assert calibrate(folder, "--data", data, "--reference", exact)[::2] == (0, "")
+    own = calibration_of(folder)
+    assert own.lists is not None
+    assert (own.reference, own.lists.reference) == (read_manifest(exact).revision, None)
+    assert calibrate(folder, "--data", data, "--reference", base)[::2] == (0, "")
+    both = calibration_of(folder)
+    assert both.lists is not None
+    assert both.lists.reference == read_manifest(base).revision
+    assert both.model_dump(exclude={"lists"}) == own.model_dump(exclude={"lists"})
+    assert {frozenset(row.knobs.items()) for row in both.lists.settings} <= {
+        frozenset(row.knobs.items()) for row in both.settings
+    }
+
+
+def test_the_command_and_inspect_say_what_keeps_the_order(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(calibrated)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    head = "first goal alpha, keep again speed-up kept at least nDCG@10 MRR@10"
+    assert head in said
+    lists = lists_of(calibrated)
+    assert f"Measured on {lists.lists} lists of lists.jsonl, the median one of {lists.documents} documents" in said
+    assert f"nDCG@10 is {lists.settings[0].ndcg[-1]:.3f} and MRR@10 {lists.settings[0].mrr[-1]:.3f}" in said
+
+
+def test_lists_of_one_document_each_and_in_other_scripts(folder: Path, tmp_path: Path) -> None:
+    """There is nothing to order: every setting keeps it."""
+    scripts = ["фильм очень хорош", "映画はとても良い", "الفيلم جيد جدا", "ταινία 🎬", "fi\u0301lm"]
+    records = [{"query": "🎬 фильм", "documents": [scripts[place % 5]]} for place in range(40)]
+    assert calibrate(folder, "--data", written(tmp_path / "one.jsonl", records))[0] == 0
+    lists = lists_of(folder)
+    assert (lists.tops, lists.documents, lists.lists) == ([1], 1, 40)
+    for setting in lists.settings:
+        assert all(kept.value == 1 for kept in setting.same_top[0])
+        assert (setting.ndcg, setting.mrr, set(setting.overlap)) == ([], [], {1.0})
+
+
+def changed(place: int, **fields: Any) -> Callable[[], list[dict[str, Any]]]:
+    def records() -> list[dict[str, Any]]:
+        every = some_lists()
+        every[place] |= fields
+        every[place] = {name: value for name, value in every[place].items() if value is not ...}
+        return every
+
+    return records
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        (changed(2, text="good"), "line 3 holds a text, but the lines before it hold lists"),
+        (lambda: [{"text": "good"}, *some_lists()], "line 2 holds a list, but the lines before it hold texts"),
+        (changed(2, label="x"), "line 3 has an unknown field 'label', must have query, documents and"),
+        (changed(2, query=...), "line 3.query is missing, must be a text"),
+        (changed(2, query=3), "line 3.query is 3, must be a text"),
+        (changed(2, query=""), "line 3.query"),
+        (changed(2, documents=...), "line 3.documents is missing, must be a list of one or more texts"),
+        (changed(2, documents=[]), "line 3.documents is an empty list"),
+        (changed(2, documents=["a", 5]), "line 3.documents[1] is 5, must be a text or"),
+        (changed(2, documents=[{"text": "a", "id": 3}]), "line 3.documents[0] is an object with other fields"),
+        (changed(2, documents=["good " * 80] * 4), "give --truncate"),
+        (changed(2, relevant=...), "line 3 has no relevant, but the lines before it have it"),
+        (changed(2, relevant=[9]), "line 3.relevant has 9, must be a list of different whole numbers from 0 to 3"),
+        (changed(2, relevant=[-1]), "line 3.relevant has -1, must be"),
+        (changed(2, relevant=[True]), "line 3.relevant has true, must be"),
+        (changed(2, relevant=[1, 1]), "line 3.relevant has a place twice"),
+        (changed(2, relevant=1), "line 3.relevant is 1, must be"),
+        (lambda: some_lists(3), "has 9 pairs, must have at least"),
+    ],
+)
+def test_a_wrong_line_is_refused_by_its_number(
+    model: Model, tmp_path: Path, records: Callable[[], list[dict[str, Any]]], sentence: str
+) -> None:
+    path = written(tmp_path / "data.jsonl", records())
+    with pytest.raises(InvalidRequest, match=re.escape(sentence)) as refused:
+        read_texts(path, model, min_agreement=0.8, confidence=0.975, truncate=False)
+    assert str(path) in str(refused.value)
+
+
+def test_other_bundles_are_refused(folder: Path, bundles: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    labels = len(read_manifest(bundles["yoso"]).labels)
+    assert f"classifier with {labels} labels: give texts" in calibrate(bundles["yoso"], "--data", data)[2]
+    assert not (bundles["yoso"] / PARTIAL).exists()
+    errors = calibrate(folder, "--data", data, "--reference", bundles["yoso"])[2]
+    assert f"has {labels} outputs, must have one to order the documents of lists" in errors
+    assert "itself, must be another model" in calibrate(folder, "--data", data, "--reference", folder)[2]
+    texts = written(tmp_path / "texts.jsonl", [{"text": "good"}] * 80)
+    assert (
+        "leave --reference out (only lists may" in calibrate(folder, "--data", texts, "--reference", bundles["mca"])[2]
+    )
