@@ -1,5 +1,7 @@
 """A progress bar on standard error, the same for everything that asks or runs a model many times."""
 
+import sys
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -14,4 +16,7 @@ def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
     console = Console(stderr=True)
     columns = columns or (MofNCompleteColumn(), TimeRemainingColumn())
     described = (TextColumn("{task.description}"), BarColumn(), *columns)
-    return Progress(*described, console=console, transient=True, disable=not (shown and console.is_terminal))
+    is_drawn = shown and console.is_terminal
+    # rich would write what is printed meanwhile to its own console, also where standard output is a file or a pipe.
+    redirect = getattr(sys.stdout, "isatty", bool)()
+    return Progress(*described, console=console, transient=True, disable=not is_drawn, redirect_stdout=redirect)

@@ -25,6 +25,7 @@ from attenuator.commandline import (
 )
 from attenuator.commands.classify_settings import ClassifySettings
 from attenuator.commands.inspect import InspectSettings
+from attenuator.commands.rerank_settings import RerankSettings
 from attenuator.ops import KNOBS
 from attenuator.serve.settings import ServeSettings
 from attenuator.tuning import choices
@@ -235,7 +236,7 @@ def test_help_has_groups_and_leaves_out_what_is_hidden(capsys: pytest.CaptureFix
     assert flags_alone("--pace", "slow")[0].pace == "slow"
 
 
-@pytest.mark.parametrize("settings", [ServeSettings, ClassifySettings])
+@pytest.mark.parametrize("settings", [ServeSettings, ClassifySettings, RerankSettings])
 def test_groups_of_help_begin_at_flags_that_there_are(settings: type[CommandSettings]) -> None:
     assert settings.GROUPS
     assert settings.GROUPS.keys() <= settings.model_fields.keys() | KNOBS.keys()

@@ -30,6 +30,7 @@ COMMANDS = {
     "calibrate": ("attenuator.commands.calibrate.__main__", "measure what a bundle's settings are worth on your texts"),
     "serve": ("attenuator.serve.__main__", "answer classification requests over HTTP"),
     "classify": ("attenuator.commands.classify", "classify texts with a bundle or through a server"),
+    "rerank": ("attenuator.commands.rerank", "rank documents for a query, likewise"),
     "bench": ("attenuator.commands.bench.__main__", "measure a server under load, over rates and knob values"),
     "inspect": ("attenuator.commands.inspect", "show a bundle's labels and knobs, and what the knobs can win"),
     "completion": ("attenuator.commands.completion", "print what completes this command in bash, zsh or fish"),

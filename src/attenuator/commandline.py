@@ -35,6 +35,7 @@ COMMAND_SETTINGS = (
     "attenuator.commands.calibrate.settings:SETTINGS",
     "attenuator.serve.settings:ServeSettings",
     "attenuator.commands.classify_settings:SETTINGS",
+    "attenuator.commands.rerank_settings:SETTINGS",
     "attenuator.commands.bench.settings:SETTINGS",
     "attenuator.commands.inspect:SETTINGS",
     "attenuator.commands.completion:SETTINGS",

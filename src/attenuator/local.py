@@ -24,7 +24,7 @@ from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.device import DeviceSetting
 from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, judge_of
 from attenuator.runtime.python_calls import Call
-from attenuator.runtime.python_inputs import listed, parse, plain, scalar
+from attenuator.runtime.python_inputs import listed, parse, plain
 from attenuator.runtime.request import parse_input
 from attenuator.runtime.session import cpu_count
 from attenuator.texts import parts
@@ -152,7 +152,7 @@ class LocalModel:
             documents: a list, NumPy array, pandas Series or iterator of texts, or of `{"text": ..}`; any number.
             top_n: so many of the best are returned; all by default.
             return_documents: return their texts too.
-            rescore: score so many of the best again, exactly, in a second step.
+            rescore: score so many of the best again, exactly, in a second step, where the first was not exact.
             seed: of the random streams; None draws one.
             truncate: cut pairs that are longer than the model takes, instead of refusing them.
             **knobs: of the first step; one that is None or left out is the model's to choose.
@@ -164,14 +164,14 @@ class LocalModel:
             InvalidRequest, EngineError: as `classify`. Budgets and goals for a list need a service.
         """
         started = time.perf_counter()
-        fields = {"top_n": top_n, "return_documents": return_documents, "rescore": rescore, **knobs}
-        asked = lists.check(self.model, {name: scalar(value) for name, value in fields.items()})
+        asked = lists.check(self.model, top_n=top_n, return_documents=return_documents, rescore=rescore, **knobs)
         texts, pairs = lists.pairs_of(query, listed(documents))
         call = Call.of(self.model, {"seed": seed, "truncate": truncate, "return_logits": True, **knobs})
         encoded = self._spread(partial(_encoded, self.model, call), pairs)
         steps = [lists.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
-        if asked.rescore is not None:
-            best, exact = steps[0].best(asked.rescore), replace(call, requested=self.model.knobs.exact())
+        exact = replace(call, requested=self.model.knobs.exact())
+        if asked.rescore is not None and steps[0].answer.knobs != exact.requested:
+            best = sorted(steps[0].best(asked.rescore))
             again = self._answer(exact, [encoded[place] for place in best], self._run, time.perf_counter())
             steps.append(lists.Step(best, again))
         return lists.ranking(steps, texts, asked)

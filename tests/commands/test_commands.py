@@ -243,7 +243,7 @@ def test_a_standard_output_that_takes_nothing_is_said_in_a_sentence(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["calibrate", "classify", "inspect"])
+@pytest.mark.parametrize("command", ["calibrate", "classify", "inspect", "rerank"])
 def test_help_teaches(run: Run, command: str) -> None:
     code, output, errors = run(command, "--help")
     assert (code, errors) == (0, "")

@@ -4,68 +4,32 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from attenuator.api import Classification
-from attenuator.clients.calls import UNSET, check_knobs
-from attenuator.clients.client import Client
+from attenuator.clients.calls import UNSET
 from attenuator.clients.progress import progress_bar
 from attenuator.commandline import fail, parse
 from attenuator.commands.backends import Backend, BundleBackend, ClassifyOptions, ServerBackend
 from attenuator.commands.classify_settings import COMMAND, EXAMPLES, POSITIONALS, SETTINGS, USAGE, ClassifySettings
 from attenuator.commands.filerun import FileRun, named, partial_of, run_file
-from attenuator.commands.knobflags import flag, is_bundle, knobs_of_others
-from attenuator.commands.output import cut, output_for
-from attenuator.errors import AttenuatorError, InvalidRequest, KnobOutOfRange
-from attenuator.ops import KNOBS
+from attenuator.commands.knobflags import flag, knobs_of_others
+from attenuator.commands.output import output_for
+from attenuator.commands.places import client_of, device_of, knobs_of_settings, of_server, take_place, with_flag
+from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.rows import Columns, Format, file_rows, format_of
 from attenuator.texts import STDIN, Item, items, parts
 
-if TYPE_CHECKING:
-    from attenuator.runtime import Device
-
-FIRST_SHOWN = 60  # characters of a first word that is no bundle
 BATCH_ITEMS, BATCH_CHARACTERS = 32, 400_000  # at most, of inputs that are answered together
-
-
-def device_of(settings: ClassifySettings) -> "Device":
-    """The device that the settings ask for; where `auto` ends on the CPU, standard error says why.
-
-    Raises:
-        DeviceUnavailable: the setting is `cuda`, which does not work.
-    """
-    from attenuator.runtime import choose  # ONNX Runtime, which asking a server does not need
-
-    choice = choose(settings.device, settings.device_id)
-    if settings.device == "auto" and choice.device.kind == "cpu":
-        print(f"attenuator {COMMAND}: running on {choice.device}: {choice.reason}", file=sys.stderr)
-    return choice.device
 
 
 def bundle_backend(settings: ClassifySettings, folder: Path) -> BundleBackend:
     """The bundle in this process; an AttenuatorError where it cannot be had."""
-    return BundleBackend(folder, device=device_of(settings), threads=settings.threads)
-
-
-def client_of(settings: ClassifySettings) -> Client:
-    """The server."""
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    connections = settings.concurrency
-    return Client(settings.url or "", api_key=key, max_retries=settings.max_retries, max_connections=connections)
-
-
-def of_server(settings: ClassifySettings) -> dict[str, Any]:
-    """What only a server is asked for."""
-    return {"model": settings.model, "timeout_ms": settings.timeout_ms, "priority": settings.priority}
+    return BundleBackend(folder, device=device_of(COMMAND, settings), threads=settings.threads)
 
 
 def options_of(settings: ClassifySettings) -> ClassifyOptions:
     """What is asked of every input; ends the command with a usage error where a knob or a goal is wrong."""
-    try:
-        knobs = check_knobs({name: getattr(settings, name) for name in KNOBS})
-    except KnobOutOfRange as error:
-        name = str(error.param)
-        fail(COMMAND, str(error).replace(name, flag(name), 1))
+    knobs = knobs_of_settings(COMMAND, settings)
     check_goals(settings, knobs)
     seed = None if settings.seed == "random" else UNSET if settings.seed is None else settings.seed
     several = settings.candidate_labels
@@ -156,13 +120,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     others = knobs_of_others(arguments)
     settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES, hidden=others)
-    if settings.bundle is None and settings.url is None and texts and is_bundle(texts[0]):
-        settings.bundle = Path(texts.pop(0))
-    if (settings.bundle is None) == (settings.url is None):
-        state = "both are set" if settings.url else "neither is set"
-        if texts and settings.url is None:
-            state += f", and '{cut(texts[0], FIRST_SHOWN)}' is not the folder of a bundle"
-        fail(COMMAND, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {state}")
+    take_place(COMMAND, settings, texts)
     file = settings.input
     if not texts and file is None:
         if sys.stdin.isatty():
@@ -171,15 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return answer_all(settings, texts, file)
     except InvalidRequest as error:
-        raise with_flag(error) from None
-
-
-def with_flag(error: InvalidRequest) -> InvalidRequest:
-    """The same error, with a field of the request named by its flag."""
-    name = error.param or ""
-    if name not in ClassifySettings.model_fields or not str(error).startswith(f"{name} is "):
-        return error
-    return type(error)(f"{flag(name)}{str(error).removeprefix(name)}", param=name, allowed=error.allowed)
+        raise with_flag(error, ClassifySettings) from None
 
 
 def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | None) -> int:
@@ -194,7 +144,7 @@ def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | Non
         folder = settings.bundle
         if folder is not None:
             return run_file(run, lambda: bundle_backend(settings, folder), options, {})
-        return run_file(run, lambda: client_of(settings), options, of_server(settings))
+        return run_file(run, lambda: client_of(settings, settings.concurrency), options, of_server(settings))
     show_answers(settings, options, source_of(settings, texts, file), streamed=file == STDIN)
     return 0
 
@@ -217,7 +167,9 @@ def show_answers(
     if settings.bundle is not None:
         backend = bundle_backend(settings, settings.bundle)
     else:
-        backend = ServerBackend(client_of(settings), {"concurrency": settings.concurrency, **of_server(settings)})
+        backend = ServerBackend(
+            client_of(settings, settings.concurrency), {"concurrency": settings.concurrency, **of_server(settings)}
+        )
     with closing(backend), progress_bar() as progress:
         count = None if everything is None else len(everything)
         task = progress.add_task("classifying", total=count, visible=count is None or count > BATCH_ITEMS)

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from attenuator.api import Priority
-from attenuator.commandline import CommandSettings, Positionals
+from attenuator.commandline import Positionals
 from attenuator.commands.knobflags import describe_flag, examples, with_knobs
+from attenuator.commands.places import PLACE_GROUPS, PlaceSettings
 from attenuator.ops import KNOBS
 from attenuator.rows import Format
 
@@ -47,37 +47,21 @@ exit codes: 0 all inputs are classified, 1 something failed or a row has an erro
 sentence on stderr"""
 
 
-class ClassifySettings(CommandSettings):
+class ClassifySettings(PlaceSettings):
     """Classify texts with a bundle in this process or through a server (--url).
 
     A knob trades accuracy for time, anew with every call; `BUNDLE --help` shows those that the bundle has.
     """
 
     GROUPS = {
-        "bundle": "one of",
-        "model": "with --url",
+        **PLACE_GROUPS,
         "input": "files",
         "min_agreement": "accuracy",
         "top_k": "answers",
-        "device": "with --bundle",
         next(iter(KNOBS)): "knobs",
     }
     model_config = SettingsConfigDict(cli_shortcuts={"json-lines": "json"})
 
-    bundle: Path | None = None
-    """Folder of a bundle to run here, without a server; the first word, where neither this nor --url is set."""
-    url: str | None = None
-    """Address of a server to ask, such as http://127.0.0.1:8000."""
-    model: str | None = None
-    """Name of the server's model to ask; may be left out where the server has only one."""
-    api_key: SecretStr | None = None
-    """Key for a server that requires one; safer as the variable ATTENUATOR_API_KEY than on the command line."""
-    timeout_ms: float | None = None
-    """Deadline per request to a server, in milliseconds."""
-    max_retries: Annotated[int, Field(ge=0)] = 3
-    """How often to send a request again where the server is overloaded, not ready, or the connection fails."""
-    priority: Priority | None = None
-    """Class of the requests to a server: batch for work that can wait."""
     input: str | None = None
     """Read inputs from INPUT, one text per line, or CSV, TSV or JSON lines by its ending; `-` is standard input."""
     format: Format | None = None
@@ -125,12 +109,6 @@ class ClassifySettings(CommandSettings):
     """Show the logits, in the order of the model's labels."""
     json_lines: bool = False
     """Write one JSON object per input."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
-    """Where --bundle runs; auto uses the CUDA device if it works, else the CPU, and says why."""
-    device_id: int = Field(default=0, ge=0, le=255)
-    """Which CUDA device, as the driver counts."""
-    threads: int | None = None
-    """Threads for --bundle; as many as there are cores by default."""
 
 
 SETTINGS = with_knobs(ClassifySettings, lambda knob: {"int32": int, "float": float}[knob.dtype], describe_flag)

@@ -100,7 +100,7 @@ def _complete(action: argparse.Action, settings: type[CommandSettings], file: An
 
 def _positional(action: argparse.Action, positionals: Positionals, file: Any) -> None:
     """Says how positional arguments are completed."""
-    if positionals.metavar.lower() == BUNDLE:
+    if positionals.metavar.lower().startswith(BUNDLE):
         action.complete = BUNDLES  # type: ignore[attr-defined]
     elif positionals.metavar == POSITIONALS.metavar:
         action.choices = SHELLS

@@ -1,22 +1,27 @@
 """Lists of documents that a reranker orders in this process: what a call may ask, and its steps as one answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from attenuator.api import WHOLE, Body, Classification, Options
+from attenuator.api import WHOLE, Body, Classification
 from attenuator.errors import UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ranking import Document, RankedDocument, Ranking, RankingStep, TokenUsage
 from attenuator.runtime.model import Model
 from attenuator.runtime.pairs import check_reranker, paired, texts_of
+from attenuator.runtime.python_inputs import scalar
 from attenuator.runtime.request import check_values, unknown_field
 from attenuator.runtime.scores import ranked, sigmoid
 from attenuator.runtime.tokens import Input
 
-OF_SERVICES = (*Options.model_fields, "max_cost", "cascade")  # what a service does with them needs its queue and cost
+# What a service takes beside these: it needs its queue, its load or its prices.
+OF_SERVICES = (
+    *("cascade", "degradable_to", "escalate", "max_cost", "max_latency_ms"),
+    *("min_agreement", "model", "priority", "timeout_ms"),
+)
 
 
 class Asked(Body):
@@ -53,7 +58,7 @@ class Step:
         return [self.places[index] for index in ranked(self.outputs)[:most]]
 
 
-def check(model: Model, fields: Mapping[str, Any]) -> Asked:
+def check(model: Model, /, **fields: Any) -> Asked:
     """What a call says besides its texts.
 
     Raises:
@@ -61,7 +66,7 @@ def check(model: Model, fields: Mapping[str, Any]) -> Asked:
             checked by who runs them.
     """
     check_reranker(model.manifest, "call classify")
-    own = {name: value for name, value in fields.items() if name in Asked.model_fields and value is not None}
+    own = {name: scalar(value) for name, value in fields.items() if name in Asked.model_fields and value is not None}
     known = [*Asked.model_fields, "seed", "truncate", *model.knobs.names]
     for name in (each for each in fields if each not in Asked.model_fields and each not in KNOBS):
         if name in OF_SERVICES:
