@@ -211,8 +211,11 @@ class Engine:
         estimate.learn(items, encoded)
         return encoded
 
-    def load(self, work: Work, flow: Flow, started_s: float) -> Load:
-        """What the plan of a request depends on that began at some time (`time.perf_counter`)."""
+    def load(self, work: Work, flow: Flow, started_s: float, last: Model | None = None) -> Load:
+        """What the plan of a request depends on that began at some time (`time.perf_counter`).
+
+        `last` is the model of a list's second step, where it has one.
+        """
 
         def forecast(knobs: Knobs) -> Forecast:
             draws, seeds = work.draws(knobs), work.seeds(knobs)
@@ -226,7 +229,8 @@ class Engine:
             return not self._queue.full(self.admission.demand(work.model, work.tokens, knobs), flow.key)
 
         level = partial(self.brownout.level, flow.key, flow.priority)
-        return Load(work, time.perf_counter() - started_s, forecast, pressure, finds_room, level)
+        again = None if last is None else self.load(work.by(last), flow, started_s)
+        return Load(work, time.perf_counter() - started_s, forecast, pressure, finds_room, level, again)
 
     async def run(
         self,
@@ -335,7 +339,10 @@ class RequestRun:
             return False
         if self.timeout_ms is None:
             return True
-        parts = [([len(row.token_ids)], row.knobs) for row in rows]
-        (tokens, knobs), *others = parts
+        lengths: dict[int, list[int]] = {}
+        for row in rows:
+            lengths.setdefault(id(row.knobs), []).append(len(row.token_ids))
+        settings = {id(row.knobs): row.knobs for row in rows}
+        (tokens, knobs), *others = [(each, settings[place]) for place, each in lengths.items()]
         forecast = self.engine.admission.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
         return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000

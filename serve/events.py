@@ -32,6 +32,8 @@ class Noted(Goals, total=False):
         tokens: of all its inputs.
         timing_ms: milliseconds by phase.
         steps: of its escalation.
+        max_cost: billions of multiply-adds that it may take.
+        rescored: documents of its list that a second step scored again.
         error_type: kind of the refusal.
     """
 
@@ -44,6 +46,8 @@ class Noted(Goals, total=False):
     tokens: int
     timing_ms: dict[str, float]
     steps: int
+    max_cost: float
+    rescored: int
     error_type: str
 
 

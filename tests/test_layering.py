@@ -56,6 +56,7 @@ MAY_IMPORT = {
         "json_body",
         "ops",
         "rate_limited_log",
+        "ranking",
         "runtime",
     },
     "rayserve": {"errors", "api", "bundle", "calibration", "json_body", "ops", "runtime", "serve"},

@@ -332,8 +332,22 @@ export interface Ranking {
   model: string;
   usage: Usage;
   meta: Meta;
-  /** highest score first, of equal ones the earlier document */
+  /** highest score first, of equal ones the earlier document; those of a second step before all others */
   results: readonly Result[];
+  /** the steps that ran, the first one over all documents */
+  steps: readonly RankingStep[];
+  /** milliseconds by stage: tokenize, queue, compute, total */
+  timing_ms: { readonly [name: string]: number };
+}
+
+/** One step of a ranking. */
+export interface RankingStep {
+  /** name of the model that scored */
+  model: string;
+  /** value of every knob that it ran with */
+  knobs: { readonly [name: string]: number };
+  /** how many it scored */
+  documents: number;
 }
 
 /** The fields of a request with `documents` besides these, the query, knobs and goals. */
@@ -352,6 +366,15 @@ export interface RerankRequest {
   request_id?: string;
   /** a text: taken and not used, as there */
   user?: string;
+  /** a whole number of at least 1: so many of the best documents are scored again, at exact knobs */
+  rescore?: number;
+  /** a number above 0: billions of predicted multiply-adds that the list may take, both steps together */
+  max_cost?: number;
+  /**
+   * a list of two different names of served models: the first scores all documents, the last the best
+   * ones again, at exact knobs; knobs are the first one's
+   */
+  cascade?: readonly string[];
   /** a whole number of at least 0: so many of the best are returned; all at 0, null or more */
   top_n?: number | null;
   /** true or false: true returns the texts too */
@@ -365,13 +388,14 @@ export interface RerankRequest {
   /** a number of milliseconds above 0, at most 3.6e+06 */
   timeout_ms?: number;
   /**
-   * a number above 0, at most 1: the cheapest knobs are chosen whose answers agree with the exact ones
-   * on at least this share of inputs
+   * a number above 0, at most 1: the cheapest steps are chosen whose first documents are those of the
+   * exact order, in that order, in at least this share of lists; as for texts where the model was not
+   * calibrated on lists
    */
   min_agreement?: number;
   /**
-   * a number of milliseconds above 0, at most 3.6e+06: the most accurate knobs are chosen that are
-   * predicted to answer in this time
+   * a number of milliseconds above 0, at most 3.6e+06: as many of the best documents are scored again as
+   * are predicted to be in this time
    */
   max_latency_ms?: number;
   /**
@@ -444,6 +468,8 @@ export interface Result {
   relevance_score: number;
   /** with return_documents only */
   document?: Document;
+  /** 1 or 2: which step scored it; scores of the two are not on one scale */
+  step: number;
 }
 
 /** A document as an object. */

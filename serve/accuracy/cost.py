@@ -4,8 +4,9 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 from attenuator.bundle import BundleKnob
 from attenuator.errors import InvalidRequest
@@ -38,6 +39,10 @@ class Work:
     seed: int = DEFAULT_SEED
     usual_seed: bool = True
 
+    def by(self, model: Model) -> "Work":
+        """The same inputs as another model's work, by the lengths that they have for this one."""
+        return replace(self, model=model, tokens=[min(each, model.manifest.max_tokens) for each in self.tokens])
+
     def draws(self, knobs: Knobs) -> list[tuple[list[int], Knobs]]:
         """The draws that run with the inputs at a setting: lengths, and the setting that they run at."""
         if not self.explained:
@@ -60,6 +65,11 @@ class Work:
         """Predicted cost at a setting, in billions of multiply-adds."""
         draws = sum(self.model.total_cost(lengths, setting) for lengths, setting in self.draws(knobs))
         return self._inputs_cost(knobs) + (draws + self._seed_cost(knobs)) / BILLION
+
+    def most_costs(self, knobs: Knobs) -> list[float]:
+        """Predicted cost of the dearest inputs together at a setting, by how many they are, from none to all."""
+        costs = sorted((self.model.predict_cost(each, knobs) / BILLION for each in self.tokens), reverse=True)
+        return list(accumulate(costs, initial=0.0))
 
     def most_cost(self, knobs: Knobs) -> float:
         """Upper bound of `cost` that rises with the accuracy, as `cost` does not everywhere.

@@ -147,17 +147,33 @@ def _most_accurate(
 def _refusal(
     reaching: Sequence[Knobs], min_agreement: float, max_latency_ms: float, now: Circumstances
 ) -> GoalOutOfReach | Overloaded:
-    """Why no setting keeps both goals: the goals, or the load."""
-    (queue_s, run_s), knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0][1])
-    idle_ms = (now.elapsed_s + run_s) * 1000
-    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({shown(knobs)})"
+    """Why no setting keeps both goals."""
+    seconds, knobs = min(((now.forecast(knobs), knobs) for knobs in reaching), key=lambda pair: pair[0][1])
+    return too_slow(shown(knobs), seconds, min_agreement, max_latency_ms, now.elapsed_s)
+
+
+def too_slow(
+    what: str, seconds: tuple[float, float], min_agreement: float, max_latency_ms: float, elapsed_s: float
+) -> GoalOutOfReach | Overloaded:
+    """Why both goals cannot be kept: the goals, or the load.
+
+    Args:
+        what: the fastest that reaches the agreement, in words.
+        seconds: that it waits and runs.
+        min_agreement: the one goal.
+        max_latency_ms: the other.
+        elapsed_s: since the request began.
+    """
+    queue_s, run_s = seconds
+    idle_ms = (elapsed_s + run_s) * 1000
+    needs = f"{AGREEMENT} {min_agreement:g} takes about {_shown(idle_ms)} ms here at these lengths ({what})"
     if idle_ms > max_latency_ms:
         return GoalOutOfReach(
             f"{needs}, and {LATENCY} is {max_latency_ms:g}: raise {LATENCY} or lower {AGREEMENT}",
             param=LATENCY,
             allowed=f"about {_shown(idle_ms)} or more with {AGREEMENT} {min_agreement:g}",
         )
-    wait_s = now.elapsed_s + (queue_s + run_s) - max_latency_ms / 1000
+    wait_s = elapsed_s + (queue_s + run_s) - max_latency_ms / 1000
     return Overloaded(
         f"the service is overloaded: {needs} and waits {_shown(queue_s * 1000)} ms, and {LATENCY} is "
         f"{max_latency_ms:g}; try again in {max(1.0, wait_s):.0f} s",

@@ -3,13 +3,14 @@
 Nothing else decides by a goal, a ceiling, a floor or the limit on cost: what needs one asks this room.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
 from attenuator.api import ChosenBy, Goals, Options
-from attenuator.errors import KnobOutOfRange
+from attenuator.errors import InvalidRequest, KnobOutOfRange
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import Knobs, KnobValue, accuracy_rank, clamped, shown
 from attenuator.runtime import Model, Row
@@ -17,7 +18,21 @@ from attenuator.runtime.explaining import check_certainty, judge_of
 from attenuator.runtime.request import check_goals
 from attenuator.serve.accuracy.brownout import Floors, Level, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, Circumstances, default_knobs_for, knobs_for
+from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, LATENCY, Circumstances, default_knobs_for, knobs_for
+from attenuator.serve.accuracy.lists import (
+    CASCADE,
+    NO_LIMIT,
+    RESCORE,
+    Budget,
+    Exact,
+    First,
+    ListFields,
+    Second,
+    Steps,
+    above_budget,
+    choose,
+    steps_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,7 @@ class Asked:
         goals: `min_agreement` and `max_latency_ms`, as far as they are stated.
         escalate: whether answers that are not sure enough run again.
         degradable_to: how far load may lower the knobs; None where the caller does not say.
+        steps: of its list; None where it has one step, as every request but those that rerank.
     """
 
     knobs: Knobs
@@ -37,10 +53,18 @@ class Asked:
     goals: Goals = field(default_factory=Goals)
     escalate: bool = False
     degradable_to: Floors | None = None
+    steps: Steps | None = None
 
     @classmethod
-    def of(cls, model: Model, options: Options, knobs: Knobs, requested: Collection[str]) -> "Asked":
-        """Checks what a request has.
+    def of(
+        cls,
+        model: Model,
+        options: Options,
+        knobs: Knobs,
+        requested: Collection[str],
+        of_list: ListFields | None = None,
+    ) -> "Asked":
+        """Checks what a request has; `of_list` are the fields about a list's steps, where it has one.
 
         Raises:
             InvalidRequest: by the rules under the table of `plan`.
@@ -48,6 +72,8 @@ class Asked:
         goals: Goals = {}
         if not options.model_fields_set.isdisjoint(GOALS):
             goals = cast(Goals, options.model_dump(include=set(GOALS), exclude_unset=True))
+        steps = None if of_list is None else steps_of(model, of_list, goals, requested, escalate=options.escalate)
+        if goals and steps is None:
             beside = [] if options.escalate else list(requested)
             check_goals(model.manifest, model.calibration, goals, beside)
         if options.explain or options.escalate:
@@ -56,7 +82,21 @@ class Asked:
         if floors is not None:
             by_length = goals or (not requested and model.calibration and model.calibration.default_agreement)
             floors = check_floors(floors, model.knobs, None if by_length else knobs)  # what a goal chooses later
-        return cls(knobs, {name: knobs[name] for name in requested}, goals, options.escalate, floors)
+        return cls(knobs, {name: knobs[name] for name in requested}, goals, options.escalate, floors, steps)
+
+    @property
+    def last(self) -> Model | None:
+        """The model of the second step; None where the request has one."""
+        return None if self.steps is None else self.steps.last
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the caller says anything of accuracy, so that the operator's floors are not for it."""
+        return bool(self.requested or self.goals or (self.steps is not None and self.steps.max_cost is not None))
+
+    def by_last(self, steps: Steps) -> "Asked":
+        """The same where the last model of a cascade scores all documents."""
+        return Asked(steps.last.knobs.exact(), goals=self.goals, steps=replace(steps, whole=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +117,10 @@ class Limits:
 
     def permit(self, work: Work, knobs: Knobs) -> bool:
         """Whether a request may run at a setting."""
-        if self.max_cost is not None and work.cost(knobs) > self.max_cost:
-            return False
+        return (self.max_cost is None or work.cost(knobs) <= self.max_cost) and self.allow(knobs)
+
+    def allow(self, knobs: Knobs) -> bool:
+        """Whether a setting is within the ceilings."""
         return not any(
             _is_above(name, knobs[name], ceiling) for name, ceiling in self.ceilings.items() if name in knobs
         )
@@ -100,6 +142,7 @@ class Load:
             asked only about requests that may be lowered, since these alone move the level.
         finds_room: whether the queue has room for it at a setting.
         level: of its API key and class.
+        last: the same for the second step of a list, as if it scored all documents; None where there is none.
     """
 
     work: Work
@@ -108,6 +151,7 @@ class Load:
     pressure: Callable[[], tuple[float, float, float]]
     finds_room: Callable[[Knobs], bool]
     level: Callable[[], Level]
+    last: "Load | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +164,7 @@ class Plan:
         unlowered: the same before load lowered them.
         floors: how far load may lower them; empty where it may not.
         reach: probability to agree that each answer has to reach by escalation; None without escalation.
+        second: the second step of a list; None without one.
     """
 
     knobs: Knobs
@@ -127,6 +172,7 @@ class Plan:
     unlowered: Knobs
     floors: Floors
     reach: float | None = None
+    second: Second | None = None
 
     def least(self, model: Model, tokens: Sequence[int]) -> Knobs:
         """The lowest setting that load may leave to a request of so many tokens an input."""
@@ -153,6 +199,7 @@ GoalOutOfReach |
     | 5 | `min_agreement` | the cheapest permitted setting that keeps it | GoalOutOfReach |
     | 6 | `max_latency_ms` | the most accurate permitted setting that is in time, else the fastest; beside 5 it has to \
 keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
+    | | steps of a list | take the place of 5 and 6: the table of `lists` | likewise; InvalidRequest above `max_cost` |
     | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
     | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 2, \
 4, 5, 6 spoke; never those of 4 and 5; never below the floors; all the way where there is no room otherwise | |
@@ -170,23 +217,105 @@ keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     floors = _floors(model, asked, limits) if asked.degradable_to or limits.brownout_to else {}
     if load is None:
         return Plan(knobs, by, knobs, floors)
-    work, permits = load.work, partial(limits.permit, load.work)
+    work, permits, second = load.work, partial(limits.permit, load.work), None
     longest = max(work.tokens)
     if asked.escalate:
         start = judge_of(model).start(longest, asked.goals[AGREEMENT], permits)
         knobs, by = knobs if asked.requested else start or knobs, "escalation"
-    elif asked.goals:
+    elif asked.goals and asked.steps is None:
         now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"
     elif not asked.requested:
         knobs = default_knobs_for(model, longest, permits) or knobs
+    if asked.steps is not None:
+        knobs, second = steps_within(model, asked.steps, asked.goals, limits, load, knobs)
+        by = "goal" if asked.steps.chooses else by
     if limits.max_cost is not None:
         work.check_cost(knobs, limits.max_cost)
     if floors:
         lowered = knobs_at(model, knobs, floors, level_of(load, knobs), work.tokens)
         if work.cost(lowered) < work.cost(knobs):  # exact answers have no draws, which may cost more than is saved
-            return Plan(lowered, "brownout", knobs, floors)
-    return Plan(knobs, by, knobs, floors, asked.goals[AGREEMENT] if asked.escalate else None)
+            return Plan(lowered, "brownout", knobs, floors, second=second)
+    return Plan(knobs, by, knobs, floors, asked.goals[AGREEMENT] if asked.escalate else None, second)
+
+
+def steps_within(
+    model: Model, steps: Steps, goals: Goals, limits: Limits, load: Load, knobs: Knobs
+) -> tuple[Knobs, Second | None]:
+    """Decides the steps of a list within the limits; `knobs` are those of the first step where nothing chooses them.
+
+    Raises:
+        InvalidRequest: the first step alone is above the budget, the second may be above the limit on cost, or the
+            ceilings of the API key refuse exact scores.
+        GoalOutOfReach: as `lists.choose` has it; likewise Overloaded.
+    """
+    assert load.last is not None
+    exact, documents = steps.last.knobs.exact(), len(load.work.tokens)
+    permitted = limits.allow(exact)
+    if not permitted and (steps.cascade or steps.rescore is not None):
+        name = RESCORE if steps.rescore is not None else CASCADE
+        raise KnobOutOfRange(
+            f"{name} scores documents at the exact value of every knob, which the API key '{limits.key}' may not have: "
+            f"send a request without {name}",
+            param=name,
+            allowed=f"no {name}",
+        )
+    second: Second | None = Second(min(steps.rescore or documents, documents)) if permitted else None
+    if steps.whole:
+        second = None
+    elif steps.chooses:
+        chosen, second = _first_step(model, steps, goals, limits, load, permitted)
+        knobs = knobs if chosen is None else chosen
+    work, setting = (load.last.work, exact) if second is not None and second.whole else (load.work, knobs)
+    if steps.max_cost is not None and (cost := work.cost(setting)) > steps.max_cost:
+        raise above_budget(cost, steps.max_cost, setting)
+    if steps.rescore is not None and limits.max_cost is not None and (steps.cascade or knobs != exact):
+        _check_rescore(steps.rescore, work.cost(knobs), load.last.work, limits.max_cost)
+    return knobs, second
+
+
+def _first_step(
+    model: Model, steps: Steps, goals: Goals, limits: Limits, load: Load, permitted: bool
+) -> tuple[Knobs | None, Second | None]:
+    """The knobs of the first step and what the second does; no knobs where the last model scores all documents."""
+    assert load.last is not None
+    assert steps.measured is not None
+    measured, work, documents = steps.measured, load.work, len(load.work.tokens)
+    goal, exact, top = goals.get(AGREEMENT), steps.last.knobs.exact(), steps.top(documents)
+    if goal is None:
+        top = min(top, measured.tops[-1])
+    firsts = []
+    for setting in (model.knobs.check(each.knobs) for each in measured.settings):
+        if (steps.cascade or setting != exact) and limits.permit(work, setting):
+            keeps = partial(measured.same_top, setting, documents=documents, top_n=top)
+            firsts.append(First(setting, work.cost(setting), *load.forecast(setting), keeps))
+    bound = 1.0
+    if not steps.cascade and model.calibration and model.calibration.reference:
+        kept = measured.same_top(exact, 0, documents, top)
+        bound = 0.0 if kept is None else kept.bound
+    again = load.last.work
+    whole = Exact(again.cost(exact), *load.last.forecast(exact), again.most_costs(exact), permitted, bound)
+    most = min(each for each in (steps.max_cost, limits.max_cost, NO_LIMIT) if each is not None)
+    budget = Budget(most, load.elapsed_s, goal, goals.get(LATENCY))
+    choice = choose(firsts, whole, documents, measured.shares, budget)
+    if choice.knobs is None:
+        return (None, Second(documents, whole=True)) if steps.cascade else (exact, None)
+    if goal is not None:
+        return choice.knobs, Second(choice.rescored, least=choice.rescored) if choice.rescored else None
+    return choice.knobs, Second(documents) if permitted else None
+
+
+def _check_rescore(rescore: int, first: float, last: Work, max_cost: float) -> None:
+    """Refuses to score so many documents again that with the first step's cost they may be above a limit."""
+    costs = last.most_costs(last.model.knobs.exact())
+    most = bisect_right(costs, max_cost - first) - 1
+    if most < min(rescore, len(last.tokens)):
+        raise InvalidRequest(
+            f"{RESCORE} is {rescore}, must be at most {max(0, most)} here: with more the predicted cost may be above "
+            f"{max_cost:g} billion multiply-adds",
+            param=RESCORE,
+            allowed=f"at most {most}" if most > 0 else f"no {RESCORE}",
+        )
 
 
 def level_of(load: Load, knobs: Knobs) -> float:
@@ -219,7 +348,7 @@ def _floors(model: Model, asked: Asked, limits: Limits) -> Floors:
         return {}
     if asked.degradable_to is not None:
         return asked.degradable_to
-    return {} if asked.requested or asked.goals else policy_floors(limits.brownout_to, model.knobs)
+    return {} if asked.speaks else policy_floors(limits.brownout_to, model.knobs)
 
 
 def _is_above(name: str, value: KnobValue, ceiling: KnobValue) -> bool:

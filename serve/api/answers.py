@@ -6,7 +6,7 @@ a millisecond's worth at a time, and between two pieces others come first (`Turn
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -20,11 +20,12 @@ from starlette.responses import Response
 from attenuator.api import CalibrationInfo, KnobInfo, LengthBucket, MeasuredAgreement, MeasuredSetting, ModelInfo
 from attenuator.calibration import keeping_default
 from attenuator.json_body import parse_json
-from attenuator.runtime import Device, Model
+from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.explaining import Answered
 from attenuator.runtime.scores import ranked
 from attenuator.runtime.zero_shot import ZERO_SHOT, Candidates
+from attenuator.serve.accuracy.lists import Steps
 from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.api.schema import ParsedRequest, parse_request
 from attenuator.serve.edge.arrivals import JSON
@@ -71,6 +72,7 @@ class Answer:
         scores: float64 `[inputs, labels]`, in the bundle's order of labels.
         logits: float32 `[inputs, labels]`.
         more: by input, what `explain` and `escalate` add to its prediction; None where that is unknown.
+        again: places of the inputs that a second step has scored; empty without one.
     """
 
     model: Model
@@ -78,6 +80,67 @@ class Answer:
     scores: npt.NDArray[np.float64]
     logits: npt.NDArray[np.float32]
     more: Sequence[Mapping[str, Any]]
+    again: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """The second step of a list.
+
+    Attributes:
+        model: that ran it.
+        places: of the documents in the list, those of the first step's best scores first.
+        rows: one for each of them.
+        results: likewise.
+        queue_s: until the first of them ran.
+        tokenize_s: seconds that it took to tokenize them.
+    """
+
+    model: Model
+    places: Sequence[int]
+    rows: Sequence[Row]
+    results: Sequence[RowResult]
+    queue_s: float
+    tokenize_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """What a request ran.
+
+    Attributes:
+        model: that answered, or ran the first step.
+        chosen: what was decided.
+        seed: of the random streams.
+        answered: what it gave.
+        characters: of all inputs.
+        first_tokenize_s: seconds from the request's begin to the tokens.
+        again: the second step; None without one.
+    """
+
+    model: Model
+    chosen: Plan
+    seed: int
+    answered: Answered
+    characters: int
+    first_tokenize_s: float
+    again: Again | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of all that ran."""
+        rows = [*self.answered.rows, *(self.again.rows if self.again else ())]
+        return sum([len(row.token_ids) for row in rows])
+
+    @property
+    def tokenize_s(self) -> float:
+        """Of both steps."""
+        return self.first_tokenize_s + (self.again.tokenize_s if self.again else 0.0)
+
+    @property
+    def queue_s(self) -> float:
+        """Of both steps."""
+        return self.answered.queue_s + (self.again.queue_s if self.again else 0.0)
 
 
 class Form:
@@ -182,19 +245,13 @@ def elements(values: list[Any]) -> bytes:
     return to_json(values)[1:-1]
 
 
-def answer_of(
-    model: Model,
-    parsed: ParsedRequest,
-    plan: Plan,
-    seed: int,
-    answered: Answered,
-    timing_ms: Mapping[str, float],
-) -> Answer:
+def answer_of(parsed: ParsedRequest, ran: Ran, timing_ms: Mapping[str, float]) -> Answer:
     """The answer to a request.
 
     Raises:
         EngineError: a logit is not finite.
     """
+    model, answered = ran.model, ran.answered
     knobs, expected_agreement = answered.setting(model)
     fields = {
         "model": model.manifest.name,
@@ -203,9 +260,9 @@ def answer_of(
         "predictions": (),
         "knobs": dict(knobs),
         "requested": parsed.asked.requested,
-        "chosen_by": plan.by,
+        "chosen_by": ran.chosen.by,
         "expected_agreement": expected_agreement,
-        "seed": seed,
+        "seed": ran.seed,
         "tokens": [len(row.token_ids) for row in answered.rows],
         **by_output(answered.results),
         "steps": answered.steps,
@@ -216,7 +273,33 @@ def answer_of(
         if fields[name] is None:
             del fields[name]
     logits = np.array([result.logits for result in answered.results])
-    return Answer(model, fields, model.scores(logits), logits, [*answered.fields()])
+    answer = Answer(model, fields, model.scores(logits), logits, [*answered.fields()])
+    return answer if parsed.asked.steps is None else in_steps(answer, parsed.asked.steps, ran)
+
+
+def in_steps(answer: Answer, steps: Steps, ran: Ran) -> Answer:
+    """The answer about a list that may have run in two steps: the first one's, with what the second has scored."""
+    documents, again = len(ran.answered.rows), ran.again
+    knobs, count = ran.answered.rows[0].knobs, 0 if again is None else len(again.places)
+    fields = dict(answer.fields)
+    expected = steps.expected(knobs, count, documents)
+    if expected is not None and not steps.whole:
+        fields["expected_agreement"] = expected
+    if again is None:
+        return replace(answer, fields=fields)
+    if expected is None:
+        fields.pop("expected_agreement", None)
+    manifest, logits = again.model.manifest, answer.logits.copy()
+    logits[list(again.places)] = [result.logits for result in again.results]
+    exact = again.rows[0].knobs
+    fields |= {"model": manifest.name, "revision": manifest.revision, "knobs": dict(exact)}
+    fields["tokens"] = [*fields["tokens"], *(len(row.token_ids) for row in again.rows)]
+    fields["steps"] = [
+        {"model": ran.model.manifest.name, "knobs": dict(knobs), "documents": documents},
+        {"model": manifest.name, "knobs": dict(exact), "documents": count},
+    ]
+    again.model.scores(logits)  # refuses what is not finite
+    return replace(answer, model=again.model, fields=fields, logits=logits, again=frozenset(again.places))
 
 
 def model_info(model: Model) -> ModelInfo:

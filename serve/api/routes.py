@@ -30,11 +30,21 @@ from attenuator.serve.accuracy.plan import Limits, plan
 from attenuator.serve.api import documentation as docs
 from attenuator.serve.api import schema
 from attenuator.serve.api.admin import Admin
-from attenuator.serve.api.answers import Form, OwnForm, Turns, answer_of, json_response, model_info, timing_headers
+from attenuator.serve.api.answers import (
+    Form,
+    OwnForm,
+    Ran,
+    Turns,
+    answer_of,
+    json_response,
+    model_info,
+    timing_headers,
+)
 from attenuator.serve.api.errors import answer_to, stopped
 from attenuator.serve.api.peers.routes import Peers, error_form
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
+from attenuator.serve.api.steps import second_step
 from attenuator.serve.edge.arrivals import JSON, Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY
@@ -200,36 +210,46 @@ class Routes:
     async def _answer_parsed(
         self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, flow: Flow, started_s: float, form: Form
     ) -> Response:
-        """Tokenizes the inputs of a checked request, decides what it runs with, runs it and writes its answer."""
+        """Runs a checked request and writes its answer."""
+        ran = await self._run_parsed(model, parsed, key, flow, started_s)
+        timing_ms = timing_of(started_s, ran.tokenize_s, ran.queue_s)
+        events.note(tokens=ran.tokens, timing_ms=timing_ms)
+        if ran.answered.steps is not None:
+            events.note(steps=ran.answered.steps)
+        headers = timing_headers(timing_ms, ran.model.device, ran.characters, ran.tokens)
+        whole = answer_of(parsed, ran, timing_ms)
+        return await form.response(whole, headers, self._turns.write)
+
+    async def _run_parsed(
+        self, model: Model, parsed: schema.ParsedRequest, key: ApiKey | None, flow: Flow, started_s: float
+    ) -> Ran:
+        """Tokenizes the inputs of a checked request, decides what it runs with, and runs it."""
         options, asked = parsed.options, parsed.asked
         limits = self._limits(key)
         usual = plan(model, asked, limits)
         encoded = await self._engine.encode(model, parsed.items, usual, truncate=options.truncate, flow=flow)
         characters = sum([item.characters for item in parsed.items])
-        parsed.items.clear()  # texts of megabytes are not kept while the request waits
+        texts = parsed.take_items()
         tokens = [len(item.token_ids) for item in encoded]
         seed = options.seed if parsed.has_seed else self._settings.seed
         usual_seed = seed == self._settings.seed
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
         spend = None if key is None else key.spend
-        chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s))
+        chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s, asked.last))
+        if chosen.second is not None and chosen.second.whole:
+            return await self._run_parsed(asked.last or model, parsed.by_last(texts), key, flow, started_s)
         unlowered = chosen.unlowered if chosen.knobs != chosen.unlowered else None
         run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend, unlowered)
-        tokenized_s = time.perf_counter()
+        tokenize_s = time.perf_counter() - started_s
         events.note(knobs=dict(chosen.knobs), chosen_by=chosen.by)
         rows = [Row(item.token_ids, item.type_ids, chosen.knobs, seed) for item in encoded]
         runner = Runner(run.run, run.has_room, partial(limits.permit, work))
         answered = await answer(model, rows, runner, explain=options.explain, reach=chosen.reach)
-        timing_ms = timing_of(started_s, tokenized_s, answered.queue_s)
-        events.note(tokens=sum(tokens), timing_ms=timing_ms)
-        if answered.steps is not None:
-            events.note(steps=answered.steps)
         for tell in self._engine.listeners.answered:
             tell(model, answered.rows, answered.results, answered.steps is not None)
-        headers = timing_headers(timing_ms, model.device, characters, sum(tokens))
-        whole = answer_of(model, parsed, chosen, seed, answered, timing_ms)
-        return await form.response(whole, headers, self._turns.write)
+        ran = Ran(model, chosen, seed, answered, characters, tokenize_s)
+        return ran if chosen.second is None else await second_step(ran, run, parsed, texts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,14 +311,14 @@ def flow_of(key: ApiKey | None, fair_key: str, priority: Priority | None) -> Flo
     return Flow(fair_key, priority or key.priority, key.weight)
 
 
-def timing_of(started_s: float, tokenized_s: float, queue_s: float) -> dict[str, float]:
+def timing_of(started_s: float, tokenize_s: float, queue_s: float) -> dict[str, float]:
     """Where the time of a request that is answered now has gone, in milliseconds."""
-    ended_s = time.perf_counter()
+    total_s = time.perf_counter() - started_s
     parts_s = {
-        "tokenize": tokenized_s - started_s,
+        "tokenize": tokenize_s,
         "queue": queue_s,
-        "compute": ended_s - tokenized_s - queue_s,
-        "total": ended_s - started_s,
+        "compute": total_s - tokenize_s - queue_s,
+        "total": total_s,
     }
     return {name: round(seconds * 1e3, 3) for name, seconds in parts_s.items()}
 

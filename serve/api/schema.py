@@ -7,7 +7,7 @@ what was given and what is allowed.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
 from attenuator.runtime.zero_shot import ZERO_SHOT, Candidates
+from attenuator.serve.accuracy.lists import ListFields
 from attenuator.serve.accuracy.plan import Asked
 
 TRUNCATE, TIMEOUT = "truncate", "timeout_ms"
@@ -41,6 +42,21 @@ class ParsedRequest:
     options: Options
     asked: Asked
     has_seed: bool
+
+    def take_items(self) -> list[Input]:
+        """Lets go of the inputs and gives those that another model may need.
+
+        Texts of megabytes are not kept while the request waits.
+        """
+        steps = self.asked.steps
+        kept = list(self.items) if steps is not None and steps.cascade and not steps.whole else []
+        self.items.clear()
+        return kept
+
+    def by_last(self, items: list[Input]) -> "ParsedRequest":
+        """The same where the last model of a cascade scores all documents."""
+        assert self.asked.steps is not None
+        return replace(self, items=items, asked=self.asked.by_last(self.asked.steps))
 
 
 def model_name(raw: Mapping[str, Any], served: Iterable[str]) -> str | None:
@@ -71,11 +87,20 @@ def parse_request(raw: Mapping[str, Any], model: Model, candidates: Candidates |
 
 
 def assemble(
-    fields: Mapping[str, Any], model: Model, inputs: Iterable[Input], labels: Sequence[str] | None = None
+    fields: Mapping[str, Any],
+    model: Model,
+    inputs: Iterable[Input],
+    labels: Sequence[str] | None = None,
+    of_list: ListFields | None = None,
 ) -> ParsedRequest:
     """Checks the values of a request's fields, whose names are known, and of its inputs, and puts it together.
 
-    `labels` are those that the answer can have, by default the model's.
+    Args:
+        fields: by name.
+        model: that is asked.
+        inputs: taken in the end.
+        labels: those that the answer can have, by default the model's.
+        of_list: the fields about the steps of a list, checked; None where the inputs are none.
     """
     requested: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -84,7 +109,7 @@ def assemble(
     others.pop("inputs", None)  # they come as an argument
     knobs = model.knobs.check(requested)
     options = check_values(Options, others, nullable=("seed",))
-    asked = Asked.of(model, options, knobs, requested)
+    asked = Asked.of(model, options, knobs, requested, of_list)
     check_top_k(len(model.manifest.labels if labels is None else labels), options)
     items = list(inputs)
     return ParsedRequest(items, options, asked, "seed" in fields)

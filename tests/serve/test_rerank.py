@@ -72,8 +72,10 @@ def test_the_best_documents_come_first_with_the_scores_of_the_own_route(ranker: 
     answer = rerank(ranker, path, request_id="r-7")
     order = sorted(range(len(DOCUMENTS)), key=lambda place: (-outputs[place], place))
     assert answer["results"] == [
-        {"index": place, "relevance_score": float(sigmoid(np.float32(outputs[place])))} for place in order
+        {"index": place, "relevance_score": float(sigmoid(np.float32(outputs[place]))), "step": 1} for place in order
     ]
+    assert [(step["model"], step["documents"]) for step in answer["steps"]] == [("rank", len(DOCUMENTS))]
+    assert set(answer["timing_ms"]) == {"tokenize", "queue", "compute", "total"}
     assert (answer["id"], answer["model"]) == ("rerank-r-7", "rank")
     inputs = [{"text": QUERY, "text_pair": document} for document in DOCUMENTS]
     tokens = sum(ranker.classify({"model": "rank", "inputs": inputs}).json()["tokens"])
@@ -86,7 +88,7 @@ def test_a_score_does_not_depend_on_the_other_documents(ranker: Service) -> None
     together = {result["index"]: result["relevance_score"] for result in rerank(ranker)["results"]}
     for place, document in enumerate(DOCUMENTS):
         [alone] = rerank(ranker, documents=[document])["results"]
-        assert alone == {"index": 0, "relevance_score": together[place]}
+        assert alone == {"index": 0, "relevance_score": together[place], "step": 1}
 
 
 def test_documents_as_objects_and_their_return(ranker: Service) -> None:

@@ -7,9 +7,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from attenuator import api
 from attenuator.api import WHOLE, Body, Text
+from attenuator.ranking import Document, RankingStep
 from attenuator.runtime import Model
 from attenuator.runtime.pairs import MAX_DOCUMENTS
 from attenuator.runtime.request import wrong
+from attenuator.serve.accuracy.goals import AGREEMENT, LATENCY
 from attenuator.serve.api.errors import ErrorForm, Refusal
 from attenuator.serve.api.peers import tei, vllm
 from attenuator.serve.api.schema import TRUNCATE
@@ -25,10 +27,41 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS)]
 Documents = Annotated[list[Text | TextDocument], Field(min_length=1, max_length=MAX_DOCUMENTS)]
 
 
-class RerankOptions(vllm.PoolingOptions):
+class StepOptions(Body):
+    """The fields about the steps of a list."""
+
+    rescore: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+        None,
+        description="a whole number of at least 1: so many of the best documents are scored again, at exact knobs",
+    )
+    max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | SkipJsonSchema[None] = Field(
+        None,
+        description="a number above 0: billions of predicted multiply-adds that the list may take, both steps together",
+    )
+    cascade: Annotated[list[str], Field(min_length=2, max_length=2)] | SkipJsonSchema[None] = Field(
+        None,
+        description="a list of two different names of served models: the first scores all documents, the last the best "
+        "ones again, at exact knobs; knobs are the first one's",
+    )
+
+
+def goals() -> dict[str, tuple[Any, Any]]:
+    """What the goals of a list mean, as fields of a body."""
+    fields = api.Options.model_fields
+    meaning = {
+        AGREEMENT: "the cheapest steps are chosen whose first documents are those of the exact order, in that order, "
+        "in at least this share of lists; as for texts where the model was not calibrated on lists",
+        LATENCY: "as many of the best documents are scored again as are predicted to be in this time",
+    }
+    descriptions = {name: f"{str(fields[name].description).partition(': ')[0]}: {meaning[name]}" for name in meaning}
+    return {name: (fields[name].annotation, Field(None, description=text)) for name, text in descriptions.items()}
+
+
+class RerankOptions(StepOptions, vllm.PoolingOptions):
     """The fields of a request with `documents` besides these, the query, knobs and goals."""
 
     several: ClassVar[str] = "documents"
+    tells_steps: ClassVar[bool] = True
     nullable: ClassVar[tuple[str, ...]] = (*vllm.NULLABLE, "top_n", "max_tokens_per_doc")
 
     top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(
@@ -64,10 +97,11 @@ class RerankOptions(vllm.PoolingOptions):
         return vllm.truncates(self.truncate_prompt_tokens, model) or self.truncate or most is not None
 
 
-class RankOptions(tei.PredictOptions):
+class RankOptions(StepOptions, tei.PredictOptions):
     """The fields of a request with `texts` besides these, the query, knobs and goals."""
 
     several: ClassVar[str] = "texts"
+    tells_steps: ClassVar[bool] = False  # of an answer that is a plain list, where there was one
     nullable: ClassVar[tuple[str, ...]] = (TRUNCATE,)
     top_n: ClassVar[None] = None
 
@@ -93,18 +127,13 @@ class RankOptions(tei.PredictOptions):
         return bool(self.truncate)
 
 
-class Document(api.Answer):
-    """A document that was ranked."""
-
-    text: str
-
-
 class Result(api.Answer):
     """A document's place and score."""
 
     index: int = Field(description="its place among the documents of the request")
     relevance_score: float = Field(description="sigmoid of the model's output; with use_activation false, the output")
     document: Document | SkipJsonSchema[None] = Field(None, description="with return_documents only")
+    step: int = Field(description="1 or 2: which step scored it; scores of the two are not on one scale")
 
 
 class Tokens(api.Answer):
@@ -126,7 +155,11 @@ class Ranking(api.Answer):
     model: str
     usage: vllm.Usage
     meta: Meta
-    results: tuple[Result, ...] = Field(description="highest score first, of equal ones the earlier document")
+    results: tuple[Result, ...] = Field(
+        description="highest score first, of equal ones the earlier document; those of a second step before all others"
+    )
+    steps: tuple[RankingStep, ...] = Field(description="the steps that ran, the first one over all documents")
+    timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
 
 
 class Rank(api.Answer):
@@ -135,6 +168,10 @@ class Rank(api.Answer):
     index: int = Field(description="its place among the texts of the request")
     score: float = Field(description="sigmoid of the model's output; with raw_scores, the output")
     text: str | SkipJsonSchema[None] = Field(None, description="with return_text only")
+    step: int | SkipJsonSchema[None] = Field(
+        None,
+        description="where two steps ran: 1 or 2, which scored it; scores of the two are not on one scale",
+    )
 
 
 class Ranks(RootModel[tuple[Rank, ...]]):

@@ -115,11 +115,11 @@ class Peers:
 
     async def rerank(self, request: Request) -> Response:
         """Ranks documents, as Cohere, Jina and vLLM do."""
-        return await self.answer(request, rerank.Rerank(request))
+        return await self.answer(request, rerank.Rerank(request, self._engine.model))
 
     async def rerank_either(self, request: Request) -> Response:
         """The same, or as text-embeddings-inference does."""
-        return await self.answer(request, rerank.Rerank(request, takes_texts=True))
+        return await self.answer(request, rerank.Rerank(request, self._engine.model, takes_texts=True))
 
     async def score(self, request: Request) -> Response:
         """Scores pairs of texts, as vLLM does."""
@@ -240,8 +240,10 @@ def rerank_bodies(example: Example, header: type[BaseModel]) -> dict[str, Reques
     described = {name: Field(description=shape) for name, shape in SHAPES.items()}
     query = (Text, described["query"])
     several = (rerank_types.Documents, described["documents"])
-    documents: Any = shared("RerankRequest", rerank_types.RerankOptions, query=query, documents=several)
-    texts = shared("RankRequest", rerank_types.RankOptions, query=query, texts=(rerank_types.Texts, described["texts"]))
+    goals = rerank_types.goals()
+    documents: Any = shared("RerankRequest", rerank_types.RerankOptions, query=query, documents=several, **goals)
+    all_texts = (rerank_types.Texts, described["texts"])
+    texts = shared("RankRequest", rerank_types.RankOptions, query=query, texts=all_texts, **goals)
     either: Any = documents | texts
     pair = {name: (Text | rerank_types.Texts, described[name]) for name in ("text_1", "text_2")}
     first, both = example.inputs[0], example.inputs

@@ -22,11 +22,11 @@ SHAPES = {  # of the fields that hold texts
 TEXT = next(iter(TextInput.model_fields))  # the one field of a document that is an object
 
 
-def check_reranker(manifest: Manifest, otherwise: str) -> None:
-    """Refuses a model that does not rank; `otherwise` says what to ask of it instead."""
+def check_reranker(manifest: Manifest, otherwise: str, param: str = "model") -> None:
+    """Refuses a model that does not rank and that a field names; `otherwise` says what to ask of it instead."""
     if len(manifest.labels) != 1:
         kind = f"is '{manifest.name}', a {manifest.task} classifier with {len(manifest.labels)} labels"
-        raise wrong("model", kind, "a reranker, which has one output", f": {otherwise}")
+        raise wrong(param, kind, "a reranker, which has one output", f": {otherwise}")
 
 
 def texts_of(fields: Mapping[str, Any], name: str, most: int = MAX_DOCUMENTS) -> dict[str, str]:

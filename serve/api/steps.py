@@ -1,0 +1,93 @@
+"""The second step of a list: the best documents of the first are scored again, exactly, as far as there is room."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attenuator.errors import GoalOutOfReach, Overloaded
+from attenuator.runtime import Input, Row
+from attenuator.runtime.scores import ranked
+from attenuator.serve import events
+from attenuator.serve.accuracy.cost import BILLION
+from attenuator.serve.accuracy.goals import LATENCY
+from attenuator.serve.accuracy.lists import COST, Second, Steps
+from attenuator.serve.accuracy.plan import Plan
+from attenuator.serve.api.answers import Again, Ran
+from attenuator.serve.api.schema import ParsedRequest
+from attenuator.serve.engine import RequestRun
+
+
+async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: Sequence[Input]) -> Ran:
+    """Scores the best of the first step again.
+
+    Args:
+        ran: the first step.
+        run: that ran it.
+        parsed: the request.
+        texts: its documents, where another model scores again.
+
+    Returns:
+        The same with the second step; without it where there is no room, or where the scores are exact already.
+
+    Raises:
+        GoalOutOfReach: the best documents are longer for the last model than was predicted, and the limit on cost does
+            not hold as many as the goal takes.
+        Overloaded: the queue has no room, and the request has a goal that a first step alone does not keep.
+    """
+    steps, second = parsed.asked.steps, ran.chosen.second
+    assert steps is not None
+    assert second is not None
+    first, exact = ran.answered.rows, steps.last.knobs.exact()
+    if not steps.cascade and first[0].knobs == exact:
+        return ran
+    places = ranked([float(result.logits[0]) for result in ran.answered.results])[: second.most]
+    rows = [replace(first[place], knobs=exact) for place in places]
+    spent = run.work.cost(first[0].knobs) * BILLION
+    using = _limited(run, steps, second, parsed.asked.goals.get(LATENCY))
+    began_s, tokenize_s = time.perf_counter(), 0.0
+    try:
+        if steps.cascade:
+            longest = steps.last.manifest.max_tokens
+            expected = [replace(row, token_ids=row.token_ids[:longest]) for row in rows]
+            places = places[: _held(using, second, expected, spent)]
+            usual = Plan(exact, ran.chosen.by, exact, {})
+            items, truncate = [texts[place] for place in places], parsed.options.truncate
+            encoded = await run.engine.encode(steps.last, items, usual, truncate=truncate, flow=run.flow)
+            rows = [Row(item.token_ids, item.type_ids, exact, ran.seed) for item in encoded]
+            tokenize_s = time.perf_counter() - began_s
+        count = _held(using, second, rows, spent)
+        if not count:
+            return ran
+        outcome = await using.run(rows[:count])
+    except Overloaded:
+        if second.least:
+            raise
+        return ran
+    events.note(rescored=count)
+    for tell in run.engine.listeners.answered:
+        tell(steps.last, rows[:count], outcome.results, False)
+    again = Again(steps.last, places[:count], rows[:count], outcome.results, outcome.queue_s, tokenize_s)
+    return replace(ran, again=again)
+
+
+def _limited(run: RequestRun, steps: Steps, second: Second, max_latency_ms: float | None) -> RequestRun:
+    """The second step's run: within what is left of budget, limit and deadline."""
+    costs = [each for each in (steps.max_cost, run.limits.max_cost) if each is not None]
+    limits = replace(run.limits, max_cost=min(costs, default=None))
+    times = [] if second.least else [each for each in (run.timeout_ms, max_latency_ms) if each is not None]
+    work, timeout_ms = run.work.by(steps.last), min(times, default=None)
+    return replace(run, work=work, limits=limits, timeout_ms=timeout_ms, unlowered=None)
+
+
+def _held(run: RequestRun, second: Second, rows: Sequence[Row], spent: float) -> int:
+    """For how many of the best there is room; of rows that a goal needs all, or a refusal."""
+    count = bisect_left(range(1, len(rows) + 1), True, key=lambda each: not run.has_room(rows[:each], spent))
+    if count < second.least:
+        needs = run.work.cost_besides(rows, spent)
+        raise GoalOutOfReach(
+            f"the goal takes {needs:.3g} billion multiply-adds here, and at most {run.limits.max_cost:g} are allowed",
+            param=COST,
+            allowed=f"{needs:.3g} or more",
+        )
+    return count
