@@ -1,0 +1,142 @@
+r"""Trains cross-encoders with one output for `rerank.py`, and writes their bundles and the lists that they rank.
+
+    python -m benchmarks.models.train_reranker --data 20newsgroups --output rerankers
+
+DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`, newsgroup messages as lines with `text`; `ranking.py` says
+what is asked and what is relevant. The two files hold different messages. Of the second every other passage is in the
+lists; the rest are those that `keep` is taught with, because a model's answers to what it was trained on teach nothing.
+
+Two BERTs learn from nothing, by binary cross-entropy: `base`, 4 layers of 256 channels, and `mini`, 2 of 128, each with
+a vocabulary of its own. Then `base` is taught to bear a small `keep` with the selection behind its second layer.
+OUTPUT gets `checkpoints/`, `bundles/` (base, base-int8, base-taught, mini), `lists.jsonl` to calibrate with
+and `held_out.jsonl` to measure on. What is there already stays. Minutes are of one processor, as in
+`train_classifier.py`. Needs torch, transformers and scikit-learn (extra `train`).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from attenuator.__main__ import main as attenuator
+from attenuator.export import export
+from benchmarks.models import ranking
+from benchmarks.models.train_classifier import Text, fresh, shape_of, train
+
+LENGTH = 160  # tokens of a pair at most
+DOCUMENTS = 50  # of a list
+OTHERS = 2  # passages beside each relevant one, of the best so many
+LABEL = "relevance"
+SEED = 0
+# Layers and channels, and minutes of training.
+MODELS = {"base": (4, 256, 10.0), "mini": (2, 128, 4.0)}
+LEARNING_RATE = 6e-4
+# Bundles by checkpoint and precision.
+BUNDLES = {
+    "base": ("base", "fp32"),
+    "base-int8": ("base", "int8"),
+    "base-taught": ("base-taught", "fp32"),
+    "mini": ("mini", "fp32"),
+}
+# How `keep` leaves tokens out, taught and untaught alike: behind the second layer, and they become one row.
+SELECTION = {"schedule": "second", "merge": "mean"}
+
+Examples = Sequence[tuple[str, str, int]]
+
+
+def encoded(tokenizer: Any, pairs: Examples) -> list[torch.Tensor]:
+    """Ids and types of each pair, `[tokens, 2]`."""
+    queries, documents = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    read = tokenizer(queries, documents, truncation=True, max_length=LENGTH, return_token_type_ids=True)
+    return [torch.tensor(row).t() for row in zip(read["input_ids"], read["token_type_ids"], strict=True)]
+
+
+def taught_on(pairs: Examples, folder: Path, name: str, minutes: float) -> None:
+    """Trains one of `MODELS` and writes its checkpoint."""
+    layers, channels, _ = MODELS[name]
+    texts = [Text(query, relevant, document) for query, document, relevant in pairs]
+    folder.mkdir(parents=True)
+    model, tokenizer = fresh(texts, (LABEL,), folder, shape_of(layers, channels, LENGTH))
+    tokenizer.model_max_length = LENGTH
+    tokenizer.save_pretrained(folder)
+    # With this name of the task transformers computes binary cross-entropy; what is saved is a plain score.
+    model.config.problem_type = "multi_label_classification"
+    rows, labels = encoded(tokenizer, pairs), [[float(relevant)] for _, _, relevant in pairs]
+
+    def save(share: float, read: int) -> None:
+        print(f"{name}, {share:4.0%}: {read / len(pairs):.2f} epochs", flush=True)
+
+    train(model, rows, labels, minutes * 60, LEARNING_RATE, 0, save)  # type: ignore[arg-type]  # a list of one label
+    model.config.problem_type = "regression"
+    model.save_pretrained(folder)
+
+
+def teach(source: Path, pairs: Examples, output: Path, minutes: float, texts: Path) -> None:
+    """Teaches a checkpoint to bear a small `keep`, by its own answers.
+
+    Raises:
+        SystemExit: `attenuator adapt` failed.
+    """
+    texts.write_text("".join(json.dumps({"text": q, "text_pair": d}) + "\n" for q, d, _ in pairs), encoding="utf-8")
+    flags = ["--data", str(texts), "--output", str(output), "--schedule", SELECTION["schedule"], "--truncate"]
+    flags += ["--max-minutes", str(minutes), "--threads", "1"]
+    if attenuator(["adapt", str(source), "--keep", *flags]):
+        raise SystemExit("benchmarks: `attenuator adapt` failed")
+
+
+def write_bundle(checkpoint: Path, bundle: Path, precision: str) -> None:
+    """Exports a checkpoint; `mini` has no layer behind its second, and gets what export gives by itself."""
+    selection = {} if checkpoint.name == "mini" else SELECTION
+    export(str(checkpoint), attention="softmax", output=bundle, precision=precision, **selection)
+
+
+def write_lists(corpus: Sequence[ranking.Passage], options: argparse.Namespace) -> None:
+    """Writes the lists to measure on, and others to calibrate with."""
+    held_out, others = options.output / "held_out.jsonl", options.lists or options.output / "lists.jsonl"
+    made = ranking.lists(corpus, DOCUMENTS, options.measured + options.calibrating)
+    for path, part in ((held_out, made[: options.measured]), (others, made[options.measured :])):
+        path.write_text("".join(each.line() + "\n" for each in part), encoding="utf-8")
+        print(f"{path}: {len(part)} lists", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.jsonl.gz and test.jsonl.gz")
+    parser.add_argument("--output", type=Path, required=True, help="folder of everything that is written")
+    parser.add_argument("--lists", type=Path, help="file of the lists to calibrate with, in place of OUTPUT's")
+    parser.add_argument("--measured", type=int, default=150, help="lists to measure on")
+    parser.add_argument("--calibrating", type=int, default=250, help="lists to calibrate with")
+    parser.add_argument("--minutes", type=float, help="of training each model, in place of its own")
+    parser.add_argument("--teaching-minutes", type=float, default=4.0)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    options = parser.parse_args(arguments)
+    logging.set_verbosity_error()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)
+    options.output.mkdir(parents=True, exist_ok=True)
+    unseen = ranking.passages(options.data / "test.jsonl.gz")
+    write_lists(unseen[::2], options)
+    checkpoints, bundles = options.output / "checkpoints", options.output / "bundles"
+    pairs: Examples = []
+    for name in options.models:
+        if not (checkpoints / name / "config.json").exists():
+            pairs = pairs or ranking.examples(ranking.passages(options.data / "train.jsonl.gz"), OTHERS, DOCUMENTS)
+            taught_on(pairs, checkpoints / name, name, options.minutes or MODELS[name][2])
+    if "base" in options.models and not (checkpoints / "base-taught" / "config.json").exists():
+        others = ranking.examples(unseen[1::2], OTHERS, DOCUMENTS)
+        minutes, texts = options.teaching_minutes, options.output / "unlabelled.jsonl"
+        teach(checkpoints / "base", others, checkpoints / "base-taught", minutes, texts)
+    for bundle, (checkpoint, precision) in BUNDLES.items():
+        if (checkpoints / checkpoint / "config.json").exists() and not (bundles / bundle).exists():
+            write_bundle(checkpoints / checkpoint, bundles / bundle, precision)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
