@@ -6,9 +6,6 @@ from benchmarks.report import cuda_tables, end_to_end_tables, tables
 from benchmarks.report.origins import commit
 from benchmarks.report.results_files import ISA_NAMES, RESULTS, Result, load, load_cuda, read
 
-# Results of `end_to_end.py`, newest first: what the first has measured again is not shown of the others.
-SERVED = ("end_to_end_merged", "end_to_end")
-
 
 def origin(result: Result) -> str:
     """Where the figures come from, in one sentence."""
@@ -154,14 +151,7 @@ def served() -> str:
     Raises:
         FileNotFoundError: there is no result.
     """
-    results = [result for name in SERVED if (result := load(name))]
-    if not results:
+    result = load("end_to_end")
+    if result is None:
         raise FileNotFoundError(f"{RESULTS} lacks end_to_end: run `python -m benchmarks.models.end_to_end`")
-    blocks: list[str] = []
-    measured: set[tuple[str, int, int]] = set()
-    for result in results:
-        by_case = {(row["model"], row["cut"], row["threads"]): row for row in result.get("texts", [])}
-        rest = result | {"texts": [row for case, row in by_case.items() if case not in measured]}
-        blocks += [*end_to_end_tables.parts(rest), end_to_end_origin(rest)]
-        measured |= by_case.keys()
-    return "\n\n".join(blocks)
+    return "\n\n".join([*end_to_end_tables.parts(result), end_to_end_origin(result)])

@@ -200,7 +200,7 @@ def draw(folder: Path) -> None:
     """
     agreement_over_time(folder / "knob_agreement.svg")
     time_over_length(folder / "knob_length.svg")
-    whole = load("end_to_end_merged") or load("end_to_end")
+    whole = load("end_to_end")
     if whole:
         served(whole, folder / "knob_served.svg")
     certainty({result["bundle"]: result for result in load_all(SURE)}, folder / "knob_certainty.svg")

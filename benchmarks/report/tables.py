@@ -36,9 +36,9 @@ def times(value: float | None) -> str:
     return f"{value:.2f}" if value < 0.995 else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def median(row: Row, field: str, name: str) -> float | None:
+def median(row: Row | None, field: str, name: str) -> float | None:
     """A ratio's median, where the row has it."""
-    return row[field][name]["median"] if name in row[field] else None
+    return row[field][name]["median"] if row and name in row[field] else None
 
 
 def over_lengths(

@@ -76,11 +76,19 @@ def test_a_summary_keeps_medians_and_the_elapsed_time_of_several_threads() -> No
     spread = {"median": 2.0, "low": 1.0, "high": 3.0, "min": 0.5, "max": 9.0}
     timing = {"cpu_us": spread, "wall_us": spread, "rounds": 5, "repeats": 2}
     row = {"n": 16, "contenders": {"ours": timing}, "speed_up": {"ours": spread}, "over": {"ours": spread}}
-    alone, several = summaries.summary({"attention": [row | {"threads": 1}, row | {"threads": 2}]})["attention"]
+    summary = summaries.summary({"attention": [row | {"threads": 1}, row | {"threads": 2}]})
+    alone, several = summaries.whole(summary)["attention"]
     assert alone["contenders"] == {"ours": {"cpu_us": {"median": 2.0}}}
     assert several["contenders"] == {"ours": {"cpu_us": {"median": 2.0}, "wall_us": {"median": 2.0}}}
     assert alone["speed_up"] == {"ours": {"median": 2.0, "low": 1.0, "high": 3.0}}
     assert alone["over"] == {"ours": {"median": 2.0}}
+
+
+def test_names_that_every_item_has_stand_once_in_a_summary() -> None:
+    row = {"cpu_us": {"ours": dict.fromkeys(summaries.STATISTICS, 2.0)}, "by_second": [{"n": 1}, {"n": 2}]}
+    summary = summaries.summary({"rounds_of": [row], "name": "x"})
+    assert summary["rounds_of"] == [{"cpu_us": {"ours": 2.0}, "by_second": {"fields": ["n"], "rows": [[1], [2]]}}]
+    assert summaries.whole(summary) == {"rounds_of": [row | {"cpu_us": {"ours": {"median": 2.0}}}], "name": "x"}
 
 
 def test_a_summary_lacks_what_no_page_reads() -> None:
