@@ -326,18 +326,31 @@ export interface Prediction {
   knobs?: { readonly [name: string]: number };
 }
 
+/** A document's place and score. */
+export interface RankedDocument {
+  /** its place among the documents of the request */
+  index: number;
+  /** sigmoid of the model's output; with use_activation false, the output */
+  relevance_score: number;
+  /** with return_documents only */
+  document?: Document;
+  /** 1 or 2: which step scored it; scores of the two are not on one scale */
+  step: number;
+}
+
 /** Answer to a request with `documents`. */
 export interface Ranking {
-  id: string;
+  /** name of the model that answered */
   model: string;
-  usage: Usage;
-  meta: Meta;
   /** highest score first, of equal ones the earlier document; those of a second step before all others */
-  results: readonly Result[];
+  results: readonly RankedDocument[];
   /** the steps that ran, the first one over all documents */
   steps: readonly RankingStep[];
+  usage: Usage;
   /** milliseconds by stage: tokenize, queue, compute, total */
   timing_ms: { readonly [name: string]: number };
+  id: string;
+  meta: Meta;
 }
 
 /** One step of a ranking. */
@@ -460,18 +473,6 @@ export interface RerankRequest {
   documents: readonly (string | TextDocument)[];
 }
 
-/** A document's place and score. */
-export interface Result {
-  /** its place among the documents of the request */
-  index: number;
-  /** sigmoid of the model's output; with use_activation false, the output */
-  relevance_score: number;
-  /** with return_documents only */
-  document?: Document;
-  /** 1 or 2: which step scored it; scores of the two are not on one scale */
-  step: number;
-}
-
 /** A document as an object. */
 export interface TextDocument {
   text: string;
@@ -500,8 +501,8 @@ export interface Tokens {
 
 /** Tokens of the request. */
 export interface Usage {
-  prompt_tokens: number;
   total_tokens: number;
+  prompt_tokens: number;
   completion_tokens?: number;
   prompt_tokens_details?: null;
 }

@@ -1,6 +1,7 @@
 """What a reranker answers: the documents of a list, best first, from a service and from `attenuator.load`."""
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.api import Answer, Number, Received
 
@@ -15,11 +16,9 @@ class RankedDocument(Answer):
     """A document's place and score."""
 
     index: int = Field(description="its place among the documents of the request")
-    relevance_score: float = Field(
-        description="sigmoid of the model's output; the scores of two steps are on different scales"
-    )
-    step: int | None = Field(None, description="which step scored it, 1 or 2; None where the service does not say")
-    document: Document | None = Field(None, description="with return_documents only")
+    relevance_score: float = Field(description="sigmoid of the model's output; with use_activation false, the output")
+    document: Document | SkipJsonSchema[None] = Field(None, description="with return_documents only")
+    step: int = Field(description="1 or 2: which step scored it; scores of the two are not on one scale")
 
 
 class RankingStep(Answer):
@@ -31,18 +30,18 @@ class RankingStep(Answer):
 
 
 class TokenUsage(Answer):
-    """Tokens of a request."""
+    """Tokens of the request."""
 
-    total_tokens: int = Field(description="of all its pairs, special tokens included")
+    total_tokens: int
 
 
 class Ranking(Received):
-    """Answer to a query with documents."""
+    """Answer to a request with `documents`."""
 
     model: str = Field(description="name of the model that answered")
     results: tuple[RankedDocument, ...] = Field(
-        description="best first: those of the second step, then the others; of equal scores the earlier document"
+        description="highest score first, of equal ones the earlier document; those of a second step before all others"
     )
-    steps: tuple[RankingStep, ...] = Field((), description="what ran; empty where the service does not say")
+    steps: tuple[RankingStep, ...] = Field(description="the steps that ran, the first one over all documents")
     usage: TokenUsage
-    timing_ms: dict[str, float] = Field({}, description="milliseconds by stage; empty where the service does not say")
+    timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")

@@ -24,7 +24,14 @@ SCRIPTS = ["好电影", "фильм", "ça — 😀", "चलचित्र", "
 RANDOM = np.random.default_rng(11)
 MANY = [" ".join(RANDOM.choice(tiny.WORDS, int(count))) for count in RANDOM.integers(1, 12, 1000)]
 KNOBS = {"alpha": 0.2, "keep": 0.3, "seed": 5}
-ANSWER = {"model": "m", "results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 9}, "newer": 1}
+ANSWER = {
+    "model": "m",
+    "results": [{"index": 0, "relevance_score": 0.5, "step": 1, "newer": 1}],
+    "steps": [{"model": "m", "knobs": {"keep": 0.5}, "documents": 1}],
+    "usage": {"total_tokens": 9},
+    "timing_ms": {"total": 1.5},
+    "a field of a newer server": True,
+}
 
 Ask = Callable[..., Any]
 
@@ -36,8 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path, bundles: dict[str, Path]) -> Iterator[str]:
-    """Of a server of the reranker and of a classifier."""
-    service = Service([folder, bundles["yoso"]])
+    """Of a server of the reranker, of another one called `base`, and of a classifier."""
+    base = tiny.reranker(folder.parent / "base", seed=3)
+    service = Service([folder, base, bundles["yoso"]])
     yield f"http://{service.host}:{service.port}"
     assert service.stop() == 0, service.log()
 
@@ -94,33 +102,61 @@ def test_only_what_was_set_is_sent() -> None:
         sent(rescor=3)
 
 
-def test_both_clients_show_every_knob_and_an_older_service_is_understood(ask: Ask) -> None:
+def test_both_clients_show_every_knob_and_answers_are_typed(ask: Ask) -> None:
     assert inspect.signature(Client.rerank).parameters == inspect.signature(AsyncClient.rerank).parameters
     assert set(attenuator.ops.KNOBS) < set(inspect.signature(Client.rerank).parameters)
     response = httpx.Response(200, json=ANSWER, headers={"X-Request-Id": "id-7"})
     answer = ask(QUERY, ["a"], transport=httpx.MockTransport(Wire(response)))
-    assert (answer.steps, answer.results[0].step, answer.timing_ms) == ((), None, {})
+    assert (answer.steps[0].knobs, answer.results[0].step, answer.timing_ms) == ({"keep": 0.5}, 1, {"total": 1.5})
     assert (answer.status, answer.request_id) == (200, "id-7")
 
 
 @pytest.mark.parametrize("documents", [DOCUMENTS[:1], MANY[:50], MANY, ["law"] * 9, SCRIPTS], ids=len)
-@pytest.mark.parametrize("fields", [{}, KNOBS, {"top_n": 3, "return_documents": True, **KNOBS}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"rescore": 4},
+        {"rescore": 20, **KNOBS},
+        {"top_n": 3, "return_documents": True, "rescore": 2, **KNOBS},
+        {"rescore": 3, "alpha": 0, "keep": 1},
+    ],
+    ids=str,
+)
 def test_a_bundle_here_ranks_as_the_service_does(
     ask: Ask, here: LocalModel, documents: list[str], fields: dict[str, Any]
 ) -> None:
     there, own = ask(QUERY, documents, **fields), here.rerank(QUERY, documents, **fields)
-    assert [_content(each) for each in there.results] == [_content(each) for each in own.results]
+    assert there.model_dump(exclude={"timing_ms"}) == own.model_dump(exclude={"timing_ms"})
+    assert own.timing_ms.keys() <= there.timing_ms.keys()
     assert len(own.results) == min(fields.get("top_n", 1000), len(documents))
-    assert (there.model, there.usage) == (own.model, own.usage)
-    scores = [each.relevance_score for each in own.results]
+    assert [each.documents for each in own.steps] == [
+        len(documents),
+        *([min(fields["rescore"], len(documents))] if "rescore" in fields and fields.get("keep") != 1 else []),
+    ]
+    scores = [(each.step, each.relevance_score) for each in own.results]
     assert scores == sorted(scores, reverse=True)
     assert all((each.document is not None) == ("top_n" in fields) for each in there.results)
     if len(set(documents)) == 1:
         assert [each.index for each in own.results] == list(range(len(own.results)))
 
 
-def _content(result: Any) -> Any:
-    return result.model_dump(exclude={"step"})
+def test_budgets_and_cascades_are_kept_by_a_service(ask: Ask) -> None:
+    answer = ask(QUERY, MANY[:50], model=None, cascade=("rank", "base"), rescore=5, **KNOBS)
+    assert [(each.model, each.documents) for each in answer.steps] == [("rank", 50), ("base", 5)]
+    exact = {each.index: each.relevance_score for each in ask(QUERY, MANY[:50], model="base", alpha=0, keep=1).results}
+    assert all(each.relevance_score == exact[each.index] for each in answer.results if each.step == 2)
+    with pytest.raises(errors.InvalidRequest, match="^max_cost is ") as caught:
+        ask(QUERY, MANY[:50], max_cost=1e-9, **KNOBS)
+    least = float(str(caught.value.allowed).split()[0])
+    answer = ask(QUERY, MANY[:50], max_cost=1.5 * least, **KNOBS)
+    assert 0 < answer.steps[1].documents < 50
+    assert ask(QUERY, MANY[:50], max_latency_ms=60_000, **KNOBS).steps[1].documents == 50
+    with pytest.raises(errors.NotCalibrated, match="^max_cost needs a calibration on lists"):
+        ask(QUERY, DOCUMENTS, max_cost=5)
+    with pytest.raises(errors.UnknownModel) as unknown:
+        ask(QUERY, DOCUMENTS, model=None, cascade=["rank", "none"], rescore=2)
+    assert "none" in str(unknown.value)
 
 
 def test_documents_may_be_objects(rerank: Ask) -> None:

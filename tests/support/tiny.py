@@ -239,8 +239,8 @@ def write_all(root: Path) -> dict[str, Path]:
     return folders | {"multi": write(root / "multi", "yoso", labels=labels, multi_label=True, pooling="mean")}
 
 
-def reranker(folder: Path) -> Path:
-    """Writes a cross-encoder with two knobs, `alpha` and `keep`."""
-    write(folder, "keep", labels=("relevance",))
+def reranker(folder: Path, seed: int = 1) -> Path:
+    """Writes a cross-encoder with two knobs, `alpha` and `keep`; `seed` is that of its weights."""
+    write(folder, "keep", labels=("relevance",), seed=seed)
     sign(folder, task="regression")
     return folder

@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, RootModel
 from pydantic.json_schema import SkipJsonSchema
 
-from attenuator import api
+from attenuator import api, ranking
 from attenuator.api import WHOLE, Body, Text
-from attenuator.ranking import Document, RankingStep
 from attenuator.runtime import Model
 from attenuator.runtime.pairs import MAX_DOCUMENTS
 from attenuator.runtime.request import wrong
@@ -127,15 +126,6 @@ class RankOptions(StepOptions, tei.PredictOptions):
         return bool(self.truncate)
 
 
-class Result(api.Answer):
-    """A document's place and score."""
-
-    index: int = Field(description="its place among the documents of the request")
-    relevance_score: float = Field(description="sigmoid of the model's output; with use_activation false, the output")
-    document: Document | SkipJsonSchema[None] = Field(None, description="with return_documents only")
-    step: int = Field(description="1 or 2: which step scored it; scores of the two are not on one scale")
-
-
 class Tokens(api.Answer):
     """Tokens of the request, where Cohere's clients look for them."""
 
@@ -148,18 +138,12 @@ class Meta(api.Answer):
     tokens: Tokens
 
 
-class Ranking(api.Answer):
+class Ranking(ranking.Ranking):
     """Answer to a request with `documents`."""
 
     id: str
-    model: str
     usage: vllm.Usage
     meta: Meta
-    results: tuple[Result, ...] = Field(
-        description="highest score first, of equal ones the earlier document; those of a second step before all others"
-    )
-    steps: tuple[RankingStep, ...] = Field(description="the steps that ran, the first one over all documents")
-    timing_ms: dict[str, float] = Field(description="milliseconds by stage: tokenize, queue, compute, total")
 
 
 class Rank(api.Answer):

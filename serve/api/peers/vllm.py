@@ -17,6 +17,7 @@ from attenuator.api import MAX_INPUTS, WHOLE, Body, Priority, Text
 from attenuator.errors import InvalidRequest
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
+from attenuator.ranking import TokenUsage
 from attenuator.runtime import Input, Model
 from attenuator.runtime.request import check_count, check_values, wrong
 from attenuator.serve import events
@@ -94,11 +95,10 @@ class ClassLabel(api.Answer):
     num_classes: int
 
 
-class Usage(api.Answer):
+class Usage(TokenUsage):
     """Tokens of the request."""
 
     prompt_tokens: int
-    total_tokens: int
     completion_tokens: int = 0
     prompt_tokens_details: None = None
 

@@ -95,7 +95,10 @@ test("documents are ranked, each with the score that it has alone", async () => 
   }
   const [best, ...others] = (await ranker.rerank("a", TEXTS, { ...options, top_n: 1, return_documents: true })).results;
   assert.deepEqual([best.document.text, others], [TEXTS[best.index], []]);
+  const { steps } = await ranker.rerank("a good film", TEXTS, { ...options, rescore: 2 });
+  assert.deepEqual(steps.map(({ documents }) => documents), [TEXTS.length, 2]);
   const refusals = [
+    [TEXTS, { max_cost: 1e-9 }, { code: "invalid_request", field: "max_cost" }],
     [[], {}, { code: "invalid_request", field: "documents" }],
     [["a", " "], {}, { code: "invalid_request", field: "documents[1]" }],
     [TEXTS, { keep: 3 }, { code: "knob_out_of_range", field: "keep", status: 422 }],

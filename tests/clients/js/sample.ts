@@ -15,9 +15,10 @@ export async function used(signal: AbortSignal): Promise<void> {
     if (one instanceof AttenuatorError) console.log(one.code === "knob_out_of_range", one.field?.length);
     else console.log(one.predictions.length);
   }
-  const ranking: Ranking = await client.rerank("a", ["b", { text: "c" }], { top_n: 1, keep: 0.5, seed: 3, signal });
+  const ranking: Ranking = await client.rerank("a", ["b", { text: "c" }], { top_n: 1, keep: 0.5, rescore: 3, signal });
   const relevance: number | undefined = ranking.results[0]?.relevance_score;
-  console.log(score, agreement, best, relevance);
+  const second: number | undefined = ranking.steps[1]?.documents;
+  console.log(score, agreement, best, relevance, second);
 
   // @ts-expect-error: there is no such field
   await client.classify("a", { num_hash: 8 });
