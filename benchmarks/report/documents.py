@@ -105,7 +105,6 @@ def operator_parts(operators: Result) -> Iterator[str]:
     if operators.get("frontier"):
         yield "## Error beside time"
         yield tables.frontier_table(operators)
-        yield "![error beside time](../results/frontier.svg)"
     if operators.get("memory"):
         yield "## Memory"
         yield f"Peak temporary memory, {operators['memory'][0]['threads']} threads:"
@@ -130,7 +129,6 @@ def model_parts(models: Result) -> Iterator[str]:
     if models.get("int8"):
         yield "int8 weights, times faster than the same model in fp32:"
         yield tables.int8_table(models)
-    yield "![whole models](../results/models.svg)"
 
 
 def end_to_end_origin(result: Result) -> str:

@@ -28,6 +28,8 @@ DARK = {
     "#e377c2": "#f0a3d8",
 }
 TOO_FINE = re.compile(r"\d+\.\d{2,}")
+LINES = re.compile(r'<path d="(M[^"QCz]*)" style="([^"]*)"/>')
+TICK = re.compile(r'<path id="([^"]*)" d="M0 0L([\d.-]+) ([\d.-]+)" style="[^"]*"/>')
 POINT = re.compile(r"([ML])([\d.-]+) ([\d.-]+)")
 USE = re.compile(r'<use xlink:href="#([^"]*)" x="([^"]*)" y="([^"]*)" style="([^"]*)"/>')
 
@@ -66,9 +68,9 @@ def compact(svg: str) -> str:
     svg = re.sub(r"\n(?=[LMQCz\"])", "", svg)
     svg = re.sub(r"(?<=[LMQC]) ", "", without_bare_groups(svg))
     svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
-    # Grid lines and ticks lie within, and a tick's style is that of what it uses.
+    # Grid lines lie within the axes.
     svg = re.sub(r'(<path d="M[^LC]*L[^LC]*") clip-path="[^"]*"(?= style="[^"]*stroke-opacity)', r"\1", svg)
-    svg = dots(svg)
+    svg = joined(dots(svg))
     svg = re.sub(r' d="(M[^"QCz]*)"', lambda path: f' d="{relative(path[1])}"', svg)
     svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace("xlink:href", "href")
     ids = {name: f"i{n}" for n, name in enumerate(re.findall(r' id="([^"]*)"', svg))}
@@ -102,12 +104,37 @@ def dots(svg: str) -> str:
     return re.sub(rf'<defs>\n<path id="(?:{"|".join(map(re.escape, shapes))})"[^>]*/>\n</defs>\n', "", shown)
 
 
+def joined(svg: str) -> str:
+    """Ticks as lines of their own, and lines of one style between which nothing but texts stands as one path."""
+    ticks = {name: (dx, dy) for name, dx, dy in TICK.findall(svg)}
+    lines: list[str] = []
+    places: dict[str, int] = {}
+    for line in svg.split("\n"):
+        use, tick = USE.fullmatch(line), TICK.fullmatch(line)
+        if use and use[1] in ticks:
+            x, y, dx, dy = (float(each) for each in (use[2], use[3], *ticks[use[1]]))
+            line = f'<path d="M{x:.1f} {y:.1f}L{x + dx:.1f} {y + dy:.1f}" style="{use[4]}"/>'
+        path = LINES.fullmatch(line)
+        if path and path[2] in places:
+            place = places[path[2]]
+            lines[place] = lines[place].replace('" style', f'{path[1]}" style', 1)
+        elif not tick:
+            if not path and not re.match("<(text|tspan|g|/text|/g|defs|/defs)", line):
+                places.clear()
+            if path:
+                places[path[2]] = len(lines)
+            lines.append(line)
+    return "\n".join(lines).replace("<defs>\n</defs>\n", "")
+
+
 def relative(path: str) -> str:
     """A path of straight lines, each point told from the one before: fewer digits, and in tenths without an error."""
     told, last = [], (0, 0)
     for command, *place in POINT.findall(path):
         x, y = (round(10 * float(each)) for each in place)
-        told.append(f"{command.lower()}{(x - last[0]) / 10:g} {(y - last[1]) / 10:g}")
+        right, down = (x - last[0]) / 10, (y - last[1]) / 10
+        line = f"h{right:g}" if not down else f"v{down:g}" if not right else f"l{right:g} {down:g}"
+        told.append(line if command == "L" else f"m{right:g} {down:g}")
         last = x, y
     text = "".join(told)
     return re.sub(r" (?=-)", "", text)

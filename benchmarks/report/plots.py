@@ -1,4 +1,4 @@
-"""Draws the result files: speed-up over length, whole models, error beside time, MCA's projection.
+"""Draws the result files: speed-up over length, MCA's projection, brownouts, servers, the knob in pictures.
 
     python -m benchmarks.report.plots
 
@@ -6,14 +6,13 @@ Writes SVG files beside the results. Needs matplotlib (extra `bench`).
 """
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from benchmarks.report import brownout_plot, cuda_plots, knob_plots, server_plot, tables
+from benchmarks.report import brownout_plot, cuda_plots, knob_plots, server_plot
 from benchmarks.report.drawing import COLOURS, log_axes, save
 from benchmarks.report.results_files import (
     RESULTS,
@@ -23,7 +22,6 @@ from benchmarks.report.results_files import (
     length_of,
     load,
     names,
-    paper_ratios,
     select,
 )
 
@@ -45,59 +43,6 @@ def speed_up(result: Result, path: Path) -> None:
         axes.fill_between(lengths, low, high, color=colour, alpha=0.12, linewidth=0)
     log_axes(axes, sorted(every), "times faster than ONNX Runtime's best exact attention")
     axes.legend(fontsize=7, title="num_hashes (faster from this many tokens)", title_fontsize=8)
-    save(figure, path)
-
-
-def models(result: Result, path: Path) -> None:
-    """Whole models over themselves with exact attention, the paper's own ratios beside its shape."""
-    shapes = list(dict.fromkeys(row["shape"] for row in result["models"]))
-    figure, panels = pyplot.subplots(1, len(shapes), figsize=(6 * len(shapes), 4.5), squeeze=False)
-    for axes, shape in zip(panels[0], shapes, strict=True):
-        rows = select(result["models"], shape=shape, threads=1)
-        lengths = [row["n"] for row in rows]
-        colours: dict[str, str] = {}
-        for colour, name in zip(COLOURS, names(rows, "over_softmax", ""), strict=False):
-            colours[name] = colour
-            ratios = [tables.median(row, "over_softmax", name) for row in rows]
-            axes.plot(lengths, [r or math.nan for r in ratios], color=colour, marker="o", markersize=3,
-                      label=label(name))  # fmt: skip
-        for name, own in (paper_ratios(lengths) if shape == "paper" else {}).items():
-            values = [r or math.nan for r in own]
-            axes.plot(lengths, values, ":", color=colours.get(name), label=f"{label(name)}, the paper's own (GPU)")
-        log_axes(axes, lengths, "times faster than with exact softmax attention")
-        axes.set_title(tables.SHAPE_NAMES[shape], fontsize=8)
-        axes.legend(fontsize=7)
-    save(figure, path)
-
-
-def frontier(result: Result, path: Path) -> None:
-    """Error over m, time over m, and one over the other."""
-    figure, (errors, costs, both) = pyplot.subplots(1, 3, figsize=(15, 4.5))
-    for colour, row in zip(COLOURS, result.get("frontier", []), strict=False):
-        hashes = [setting["num_hashes"] for setting in row["settings"]]
-        error = [setting["error"] for setting in row["settings"]]
-        time = {name: item["cpu_us"]["median"] / 1000 for name, item in row["contenders"].items()}
-        cost = [time[f"yoso m={m}"] for m in hashes]
-        line = {"marker": "o", "markersize": 3, "color": colour, "label": f"{row['n']} tokens"}
-        errors.plot(hashes, error, **line)
-        costs.plot(hashes, cost, **line)
-        both.plot(cost, error, **line)
-        costs.axhline(time["mha"], color=colour, linewidth=0.8)
-        both.axvline(time["mha"], color=colour, linewidth=0.8)
-        for m, x, y in zip(hashes, cost, error, strict=True):
-            both.annotate(str(m), (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
-    for axes, (x, y) in zip(
-        (errors, costs, both),
-        (("num_hashes", "relative error"), ("num_hashes", "ms"), ("ms (number: num_hashes)", "relative error")),
-        strict=True,
-    ):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        axes.grid(alpha=0.3)
-        title = "straight line: exact softmax of ONNX Runtime" if axes is not errors else None
-        axes.legend(fontsize=7, title=title, title_fontsize=7)
     save(figure, path)
 
 
@@ -129,13 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
     folder = parser.parse_args(arguments).output
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "attenuator", "svg.fonttype": "none"}
-    operators, whole = load("operators"), load("models")
-    if not operators or not whole:
-        print(f"{RESULTS} lacks result files: run operators.py and models.py", file=sys.stderr)
+    operators = load("operators")
+    if not operators:
+        print(f"{RESULTS} lacks operators-*.json: run `make bench`", file=sys.stderr)
         return 1
     speed_up(operators, folder / "speed_up.svg")
-    models(whole, folder / "models.svg")
-    frontier(operators, folder / "frontier.svg")
     projection(operators, folder / "projection.svg")
     brownout_plot.draw(folder)
     server_plot.draw(folder)
