@@ -1,6 +1,6 @@
 """Prints what first steps were worth on lists: the cheapest that kept the exact first documents, and its share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -98,7 +98,7 @@ def show_lists(console: Console, calibration: Calibration) -> None:
     speedup, measures = ["speed-up"] * own, ["nDCG@10", "MRR@10"] * relevant
     for name in ("first", "goal", ", ".join(lists.settings[0].knobs), "again", *speedup, "kept", "at least", *measures):
         table.add_column(name, justify="right")
-    unpaid = []
+    unpaid: dict[int, float] = {}
     for place, top in enumerate(lists.tops):
         best = {goal: cheapest_that_kept(calibration, lists, place, goal, times) for goal in GOALS}
         shown: list[str] = []
@@ -108,7 +108,8 @@ def show_lists(console: Console, calibration: Calibration) -> None:
                 table.add_row(str(top), f"{goal:g}", *cells)
             shown = cells
         if not _pays(best[GOALS[-1]], own):
-            unpaid.append(top)
+            cheap = (each for each in choices(calibration, lists, place, times) if _pays(each, own))
+            unpaid[top] = max((each.kept.value for each in cheap), default=0.0)
     console.print(table)
     if unpaid:
         console.print(_unpaid(lists, unpaid), style="bold")
@@ -134,11 +135,11 @@ def _pays(choice: Choice | None, own: bool) -> bool:
     return choice is not None and (choice.total < LEAST_WORTH if own else choice.share < 1)
 
 
-def _unpaid(lists: ListCalibration, tops: Sequence[int]) -> str:
-    """That no first step pays, for some numbers of first documents."""
-    *others, last = (str(top) for top in tops)
+def _unpaid(lists: ListCalibration, most: Mapping[int, float]) -> str:
+    """That no first step pays, by number of first documents, with the largest share of lists on which one kept them."""
+    *others, last = (str(top) for top in most)
     names = f"{', '.join(others)} or {last}" if others else last
-    documents = "document" if tops == [1] else f"{names} documents"
+    documents = "document" if [*most] == [1] else f"{names} documents"
     below = (
         f"below {100 * LEAST_WORTH:g} % of the exact time"
         if lists.reference is None
@@ -146,7 +147,7 @@ def _unpaid(lists: ListCalibration, tops: Sequence[int]) -> str:
     )
     return (
         f"On these {lists.lists} lists no setting {below} keeps the exact first {documents} of {100 * GOALS[-1]:g} % "
-        "of the lists."
+        f"of the lists; the best keeps them of {', '.join(f'{value:.0%}' for value in most.values())}."
     )
 
 
