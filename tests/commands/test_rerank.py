@@ -182,7 +182,7 @@ def test_a_table_on_a_terminal(
         (["{rank}", "--query", "a", "--num-hashes", "3", "law"], 1, "has no knob num_hashes"),
         (["{yoso}", "--query", "a", "law"], 1, "must be a reranker, which has one output"),
         (["{url}", "--model", "yoso", "--query", "a", "law"], 1, "must be a reranker, which has one output"),
-        (["{url}", "--query", "a", "law"], 1, "model is missing"),
+        (["{url}", "--query", "a", "law"], 1, "--model is missing, must be one of"),
         (["http://127.0.0.1:1", "--max-retries", "0", "--query", "a", "law"], 1, "cannot be reached"),
         (["{rank}", "--query", " ", "law"], 1, "query is empty"),
         (["{rank}", "--query", "a", "law", " "], 1, "document 2 is empty"),

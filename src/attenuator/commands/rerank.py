@@ -59,6 +59,7 @@ class Asked:
             return self.places[int(match[1])] if self.places else match[0]
 
         sentence = re.sub(rf"{DOCUMENTS}\[(\d+)\](\.{TEXT}\b)?", place, str(error), count=1)
+        sentence = re.sub(r" in the body and in the header [\w-]+", "", sentence, count=1)  # there are flags alone here
         sentence = (f"{self.where}: " if self.where else "") + sentence.replace("set truncate", "give --truncate")
         return type(error)(sentence, param=error.param, allowed=error.allowed)
 
