@@ -94,6 +94,7 @@ class Choice:
         queue_s: predicted seconds of waiting.
         run_s: predicted seconds of running.
         share: of measured lists whose top is kept, or its lower bound where a goal is compared with it.
+        most_cost: that of the dearest documents that the first step may leave to the second.
     """
 
     knobs: Knobs | None
@@ -102,6 +103,7 @@ class Choice:
     queue_s: float
     run_s: float
     share: float
+    most_cost: float
 
     @property
     def total_s(self) -> float:
@@ -134,7 +136,7 @@ def choose(firsts: Sequence[First], exact: Exact, documents: int, shares: Sequen
         GoalOutOfReach: nothing reaches `min_agreement`, or not within the budget, or nothing is permitted.
         Overloaded: it is reached in time once less is waiting.
     """
-    whole = Choice(None, documents, exact.cost, exact.queue_s, exact.run_s, exact.bound)
+    whole = Choice(None, documents, exact.cost, exact.queue_s, exact.run_s, exact.bound, exact.cost)
     if budget.min_agreement is not None:
         least = [_least(first, exact, documents, shares, budget.min_agreement) for first in firsts]
         reaching = [each for each in least if each is not None]
@@ -157,12 +159,14 @@ def choose(firsts: Sequence[First], exact: Exact, documents: int, shares: Sequen
 
 def _most(first: First, exact: Exact, documents: int, budget: Budget) -> Choice:
     """A setting with as many documents scored again as the budget then holds."""
-    rest_s = budget.left_s - first.queue_s - first.run_s - exact.queue_s
-    held = min(documents, (budget.cost - first.cost) * documents / exact.cost, rest_s * documents / exact.run_s)
-    count = max(0, math.floor(held)) if exact.permitted else 0
+    held = min(1.0, (budget.cost - first.cost) / exact.cost)
+    if budget.max_latency_ms is not None:
+        held = min(held, (budget.left_s - first.queue_s - first.run_s - exact.queue_s) / exact.run_s)
+    count = max(0, math.floor(held * documents)) if exact.permitted else 0
     kept = first.keeps(count)
     # The rest of the budget is filled, so that of two settings the one that leaves more of it counts as the cheaper.
-    return Choice(first.knobs, count, first.cost, first.queue_s, first.run_s, 0.0 if kept is None else kept.value)
+    share, cost = 0.0 if kept is None else kept.value, first.cost
+    return Choice(first.knobs, count, cost, first.queue_s, first.run_s, share, cost)
 
 
 def _least(first: First, exact: Exact, documents: int, shares: Sequence[float], min_agreement: float) -> Choice | None:
@@ -175,8 +179,9 @@ def _least(first: First, exact: Exact, documents: int, shares: Sequence[float], 
         if kept is not None and kept.bound >= min_agreement and (exact.permitted or not count):
             part = count / documents
             queue_s = first.queue_s + (exact.queue_s if count else 0.0)
-            cost, run_s = first.cost + exact.most_costs[count], first.run_s + exact.run_s * part
-            return Choice(first.knobs, count, cost, queue_s, run_s, kept.bound)
+            cost, run_s = first.cost + exact.cost * part, first.run_s + exact.run_s * part
+            most_cost = first.cost + exact.most_costs[count]
+            return Choice(first.knobs, count, cost, queue_s, run_s, kept.bound, most_cost)
     return None
 
 
@@ -189,10 +194,10 @@ def _cheapest(reaching: Sequence[Choice], budget: Budget, min_agreement: float) 
             param=AGREEMENT,
             allowed="a lower one",
         )
-    affordable = [each for each in reaching if each.cost <= budget.cost]
+    affordable = [each for each in reaching if each.most_cost <= budget.cost]
     if not affordable:
-        least = min(reaching, key=lambda each: each.cost)
-        needs = rounded_up(least.cost)
+        least = min(reaching, key=lambda each: each.most_cost)
+        needs = rounded_up(least.most_cost)
         takes = f"{AGREEMENT} {min_agreement:g} takes {needs} billion multiply-adds here ({least})"
         if budget.max_cost is None or budget.cost < budget.max_cost:
             raise GoalOutOfReach(

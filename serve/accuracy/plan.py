@@ -271,21 +271,23 @@ def _first_step(
     """The knobs of the first step and what the second does; no knobs where the last model scores all documents."""
     assert load.last is not None
     assert steps.measured is not None
-    measured, work, documents = steps.measured, load.work, len(load.work.tokens)
+    measured, work, documents = steps.measured, load.work.coarse(), len(load.work.tokens)
     goal, exact, top = goals.get(AGREEMENT), steps.last.knobs.exact(), steps.top(documents)
     if goal is None:
         top = min(top, measured.tops[-1])
-    firsts = []
+    untimed, firsts = LATENCY not in goals, []
     for setting in (model.knobs.check(each.knobs) for each in measured.settings):
         if (steps.cascade or setting != exact) and limits.permit(work, setting):
             keeps = partial(measured.same_top, setting, documents=documents, top_n=top)
-            firsts.append(First(setting, work.cost(setting), *load.forecast(setting), keeps))
+            seconds = (0.0, 0.0) if untimed else load.forecast(setting)
+            firsts.append(First(setting, work.cost(setting), *seconds, keeps))
     bound = 1.0
     if not steps.cascade and model.calibration and model.calibration.reference:
         kept = measured.same_top(exact, 0, documents, top)
         bound = 0.0 if kept is None else kept.bound
     again = load.last.work
-    whole = Exact(again.cost(exact), *load.last.forecast(exact), again.most_costs(exact), permitted, bound)
+    seconds = (0.0, 0.0) if untimed else load.last.forecast(exact)
+    whole = Exact(again.cost(exact), *seconds, again.most_costs(exact), permitted, bound)
     budget = Budget(steps.max_cost, limits.max_cost, load.elapsed_s, goal, goals.get(LATENCY))
     choice = choose(firsts, whole, documents, measured.shares, budget)
     if choice.knobs is None:

@@ -106,27 +106,27 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
             rows = [Row(model.from_ids([5] * 4000).token_ids, None, exact) for _ in range(10)]
             work = Work(model, [4000] * 10)
 
-            def count(left_s: float, steps: Steps, second: Second = ALL, max_cost: float | None = None) -> int:
+            async def count(left_s: float, steps: Steps, second: Second = ALL, max_cost: float | None = None) -> int:
                 """For how many there is room `left_s` before the end of the second that they all have."""
                 limits = Limits(max_cost=max_cost)
                 run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, None)
                 using = limited(run, steps, second, 100_000)
-                return held(using, second, rows, work.cost(cheap) * 1e9)
+                return await held(using, second, rows, work.cost(cheap) * 1e9)
 
             taken = [engine.admission.forecast(model, [4000] * few, exact).total_s for few in range(1, 11)]
             assert taken == sorted(taken)
             assert taken[0] > 0.01, "long enough that the time of the test itself does not count"
-            assert count(99, Steps(model)) == 10
-            assert count(0, Steps(model)) == 0
-            assert count(0, Steps(model), Second(10, least=10)) == 10, "a goal of agreement does not give way"
+            assert await count(99, Steps(model)) == 10
+            assert await count(0, Steps(model)) == 0
+            assert await count(0, Steps(model), Second(10, least=10)) == 10, "a goal of agreement does not give way"
             for few in (1, 4, 9):
-                assert count((taken[few - 1] + taken[few]) / 2, Steps(model)) == few
+                assert await count((taken[few - 1] + taken[few]) / 2, Steps(model)) == few
             one = model.predict_cost(4000, exact) / 1e9
             for few in (0, 1, 4, 10):
                 allowed = work.cost(cheap) + (few + 0.5) * one
-                assert count(99, Steps(model, max_cost=allowed)) == few
-                assert count(99, Steps(model), max_cost=allowed) == few
-                assert count(99, Steps(model, max_cost=2 * allowed), max_cost=allowed) == few
+                assert await count(99, Steps(model, max_cost=allowed)) == few
+                assert await count(99, Steps(model), max_cost=allowed) == few
+                assert await count(99, Steps(model, max_cost=2 * allowed), max_cost=allowed) == few
 
     asyncio.run(scenario())
 
