@@ -147,6 +147,9 @@ def classify(
     candidate_labels: Iterable[str] | None = None,
     hypothesis_template: str | None = None,
     multi_label: bool = False,
+    join: str | None = None,
+    window_tokens: int | None = None,
+    stride_tokens: int | None = None,
     **knobs: int | float | None,
 ) -> Call[Classification]:
     """Classifies one or more inputs.
@@ -181,6 +184,10 @@ def classify(
         hypothesis_template: what the model judges of each text, with a label in place of `{}`; by default
             `This example is {}.`
         multi_label: score each of `candidate_labels` by itself: several or none may be right.
+        join: read long texts in windows; an answer has the `"mean"` or the largest (`"max"`) of each label's scores and
+            logits over them, or is that of the `"first"` one.
+        window_tokens: of a window, special tokens included; the model's most by default.
+        stride_tokens: from the beginning of a window to that of the next; by default they lie side by side.
         **knobs: accuracy against time, by the names that `models()` lists; a knob that is None or
             left out is the server's to choose.
 
@@ -203,6 +210,7 @@ def classify(
     options: dict[str, Any] = {"model": model, "priority": priority, "timeout_ms": timeout_ms, "top_k": top_k}
     options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
     options |= {"candidate_labels": candidate_labels, "hypothesis_template": hypothesis_template}
+    options |= {"join": join, "window_tokens": window_tokens, "stride_tokens": stride_tokens}
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
     switches["multi_label"] = multi_label
     body = {"inputs": several, **_fields(seed, degradable_to, options, switches, knobs)}

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from attenuator import __version__, errors
-from attenuator.api import Classification, ClassifyRequest, ErrorBody, ModelList
+from attenuator.api import Classification, ErrorBody, ModelList
+from attenuator.classify_request import ClassifyRequest
 from attenuator.serve.api import errors as serve_errors
 from attenuator.serve.api.documentation import Example, schemas_of
 from attenuator.serve.api.peers import rerank_types

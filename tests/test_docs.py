@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from attenuator import __version__
 from attenuator.__main__ import COMMANDS, main
-from attenuator.api import ClassifyRequest
+from attenuator.classify_request import ClassifyRequest
 from attenuator.ops import KNOBS
 from attenuator.runtime.device import INSTALL
 from attenuator.serve import events

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "__main__": {"errors"},  # the commands are imported by name, when called
     "errors": set(),
     "api": {"errors", "bundle", "ops"},
+    "classify_request": {"api", "ops"},
     "ranking": {"api"},
     "precision": set(),
     "bundle": {"errors", "precision"},
@@ -32,8 +33,8 @@ MAY_IMPORT = {
     "rows": {"errors", "api", "texts"},
     "training": {"errors", "ops"},
     "calibration": {"errors", "bundle"},
-    "runtime": {"errors", "api", "bundle", "calibration", "precision", "ops", "ranking"},
-    "local": {"errors", "api", "calibration", "ops", "ranking", "runtime", "texts"},
+    "runtime": {"errors", "api", "bundle", "calibration", "classify_request", "precision", "ops", "ranking"},
+    "local": {"errors", "api", "calibration", "classify_request", "ops", "ranking", "runtime", "texts"},
     "export": {
         "errors",
         "api",
@@ -51,6 +52,7 @@ MAY_IMPORT = {
         "api",
         "bundle",
         "calibration",
+        "classify_request",
         "precision",
         "commandline",
         "json_body",

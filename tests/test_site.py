@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attenuator.api import ClassifyRequest
+from attenuator.classify_request import ClassifyRequest
 from attenuator.clients import AsyncClient, Client
 from attenuator.commandline import COMMAND_SETTINGS
 

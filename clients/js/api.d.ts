@@ -66,7 +66,7 @@ export interface Classification {
   expected_agreement?: number;
   /** seed of the random streams; the same request with this seed gives the same answer */
   seed: number;
-  /** number of tokens of each input, special tokens included; with candidate_labels, of all its pairs */
+  /** number of tokens of each input, special tokens included; of all its pairs or windows */
   tokens: readonly number[];
   /** share of the exact value projection's multiply-adds spent, per input; only of models that report it */
   value_flops?: readonly number[];
@@ -125,6 +125,21 @@ export interface ClassifyRequest {
   hypothesis_template?: string;
   /** true or false: true scores each of candidate_labels by itself */
   multi_label?: boolean;
+  /**
+   * "mean", "max" or "first": texts are read in windows, and an answer has the mean or the largest of
+   * each label's scores and logits over them, or is that of the first window
+   */
+  join?: "mean" | "max" | "first";
+  /**
+   * a whole number of at least 1: tokens of a window, special tokens included; the model's most by
+   * default
+   */
+  window_tokens?: number;
+  /**
+   * a whole number of at least 1: tokens from the beginning of a window to that of the next; by default
+   * windows lie side by side
+   */
+  stride_tokens?: number;
   /**
    * a text, or 1 to 256 of: a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or
    * {"token_ids": [..], "token_type_ids": [..]}

@@ -23,8 +23,9 @@ from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.explaining import Answered
+from attenuator.runtime.grouping import GROUPING, Grouped, grouping
 from attenuator.runtime.scores import ranked
-from attenuator.runtime.zero_shot import ZERO_SHOT, Candidates
+from attenuator.runtime.zero_shot import Candidates
 from attenuator.serve.accuracy.lists import Steps
 from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.api.schema import ParsedRequest, parse_request
@@ -185,27 +186,27 @@ class Form:
 class OwnForm(Form):
     """The form of `POST /v1/classify`.
 
-    With labels of the request's own (`runtime.zero_shot`), the path answers a pair of a text and a label each, and the
-    answer is put together from these.
+    With labels of the request's own (`runtime.zero_shot`) or windows (`runtime.windows`), the path answers several rows
+    of each text, and the answer is put together from these.
     """
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
-        """The request as it is, or the pairs that it asks about."""
-        candidates = None
-        if not fields.keys().isdisjoint(ZERO_SHOT):
-            candidates = Candidates.of(fields, model.manifest)
-            fields = {name: value for name, value in fields.items() if name not in ZERO_SHOT}
-        parsed = parse_request(fields, model, candidates)
+        """The request as it is, or the rows that it asks about."""
+        grouped = None
+        if not fields.keys().isdisjoint(GROUPING):
+            grouped = grouping(fields, model.manifest)
+            fields = {name: value for name, value in fields.items() if name not in GROUPING}
+        parsed = parse_request(fields, model, grouped)
         self._top_k, self._with_logits = parsed.options.top_k, parsed.options.return_logits
-        if candidates is not None and self._top_k is None:
-            self._top_k = len(candidates.labels)
-        self._candidates = candidates
+        if isinstance(grouped, Candidates) and self._top_k is None:
+            self._top_k = len(grouped.labels)
+        self._grouped = grouped
         return parsed
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """The answer as it is, or one for each text."""
-        if self._candidates is not None:
-            answer = by_text(answer, self._candidates)
+        if self._grouped is not None:
+            answer = by_text(answer, self._grouped)
         values = 8 + 3 * (self._top_k or 0) + self._with_logits * answer.logits.shape[1]
         predictions = await write(partial(self._predictions, answer), len(answer.scores), values, b",")
         before, start, after = to_json(answer.fields).partition(b'"predictions":[')
@@ -213,7 +214,7 @@ class OwnForm(Form):
 
     def _predictions(self, answer: Answer, span: slice) -> bytes:
         """Predictions as `api.Prediction` has them."""
-        chosen_from, predictions = self._candidates or answer.model.manifest, []
+        chosen_from, predictions = self._grouped or answer.model.manifest, []
         labels, scores = chosen_from.labels, answer.scores[span]
         chosen = (scores >= chosen_from.thresholds).tolist() if chosen_from.task == "multi_label" else None
         logits = answer.logits[span].tolist() if self._with_logits else None
@@ -234,10 +235,10 @@ class OwnForm(Form):
         return to_json(predictions)[1:-1]
 
 
-def by_text(answer: Answer, candidates: Candidates) -> Answer:
-    """The answer to texts, from the one to the pairs that they make with candidate labels."""
-    scores, logits = candidates.answers(answer.logits)
-    return Answer(answer.model, candidates.by_text(answer.fields), scores, logits, [{}] * len(scores))
+def by_text(answer: Answer, grouped: Grouped) -> Answer:
+    """The answer to texts, from the one to the rows that they make."""
+    scores, logits = grouped.answers(answer.logits)
+    return Answer(answer.model, grouped.by_text(answer.fields), scores, logits, [{}] * len(scores))
 
 
 def elements(values: list[Any]) -> bytes:

@@ -9,7 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 
-from attenuator.api import MODELS, Body, Classification, ClassifyRequest, ErrorBody, ModelInfo, ModelList
+from attenuator.api import MODELS, Body, Classification, ErrorBody, ModelInfo, ModelList
+from attenuator.classify_request import ClassifyRequest
 from attenuator.serve.api.schema import HEADER
 
 HEADER_NOTE = "knobs, goals and further fields of POST /v1/classify, for clients whose requests have no room for them"

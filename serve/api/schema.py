@@ -18,8 +18,9 @@ from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.grouping import GROUPING, Grouped
 from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
-from attenuator.runtime.zero_shot import ZERO_SHOT, Candidates
+from attenuator.runtime.windows import Windows
 from attenuator.serve.accuracy.lists import ListFields
 from attenuator.serve.accuracy.plan import Asked
 
@@ -36,12 +37,14 @@ class ParsedRequest:
         options: fields besides inputs and knobs.
         asked: what these and the knobs say about its accuracy.
         has_seed: whether the caller set `seed`: null draws one, and without the field the server's own applies.
+        windows: in which the texts are read; None where each is read whole.
     """
 
     items: list[Input]
     options: Options
     asked: Asked
     has_seed: bool
+    windows: Windows | None = None
 
     def take_items(self) -> list[Input]:
         """Lets go of the inputs and gives those that another model may need.
@@ -68,22 +71,24 @@ def model_name(raw: Mapping[str, Any], served: Iterable[str]) -> str | None:
     raise InvalidRequest(sentence, param="model", allowed=", ".join(served))
 
 
-def parse_request(raw: Mapping[str, Any], model: Model, candidates: Candidates | None = None) -> ParsedRequest:
+def parse_request(raw: Mapping[str, Any], model: Model, grouped: Grouped | None = None) -> ParsedRequest:
     """Checks the fields of a body against the model that it names.
 
     Args:
-        raw: the fields, without those of `ZERO_SHOT`.
+        raw: the fields, without those of `GROUPING`.
         model: which answers.
-        candidates: labels of the request; None where it chooses among the model's own.
+        grouped: what these say; None where each input is one row.
     """
     for name in raw:
         if name not in OPTIONS and name not in KNOBS and name != "inputs":
-            raise unknown_field(name, ["inputs", *OPTIONS, *ZERO_SHOT, *model.knobs.names])
-    if candidates is None:
+            raise unknown_field(name, ["inputs", *OPTIONS, *GROUPING, *model.knobs.names])
+    if grouped is None:
         return assemble(raw, model, parse_inputs(raw))
     texts = list(parse_inputs(raw))
-    candidates.check_size(texts)
-    return assemble(raw, model, candidates.pairs(texts), candidates.labels)
+    if isinstance(grouped, Windows):
+        return replace(assemble(raw, model, grouped.inputs(texts)), windows=grouped)
+    grouped.check_size(texts)
+    return assemble(raw, model, grouped.inputs(texts), grouped.labels)
 
 
 def assemble(

@@ -6,17 +6,16 @@ newer service adds are ignored, so that older clients keep working.
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.bundle import BundleKnob, Task
-from attenuator.ops import KNOBS, SEQUENCE_OUTPUTS
+from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.ops.knobs import SEED_ALLOWED, whole_number
-from attenuator.ops.spec import SEED_HIGH, Knob
+from attenuator.ops.spec import SEED_HIGH
 
 CLASSIFY, RERANK, MODELS = "/v1/classify", "/v1/rerank", "/v1/models"  # the routes of this API's own clients
 MAX_INPUTS = 256
-MAX_PAIRS = 1000  # of a text and a candidate label in a request
 MAX_TIMEOUT_MS = 3_600_000.0
 INPUT_KINDS = (
     'a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or '
@@ -31,7 +30,6 @@ def _whole(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1, pattern=r"\S")]
-Hypothetical = Annotated[str, Field(min_length=1, max_length=1000)]  # it stands in many pairs, all of them tokenized
 WHOLE = BeforeValidator(_whole)  # must come after the bounds, or they would be missing from the schema
 Number = int | float
 Priority = Literal["interactive", "batch"]
@@ -114,55 +112,6 @@ class Options(Body):
     )
     truncate: bool = Field(False, description="true or false")
     return_logits: bool = Field(False, description="true or false")
-
-
-class ZeroShot(Body):
-    """The fields of a request that brings its own labels, for a model of natural language inference."""
-
-    candidate_labels: list[Hypothetical] = Field(
-        min_length=1,
-        max_length=MAX_PAIRS,
-        description=f"a list of 1 to {MAX_PAIRS} different texts of at most 1000 characters: labels to choose from. "
-        f"A label of the model must begin with entail, inputs be texts, and texts times labels {MAX_PAIRS} at most",
-    )
-    hypothesis_template: Hypothetical = Field(  # as in transformers' pipeline
-        "This example is {}.",
-        pattern=r"^[^{}]*\{\}[^{}]*$",
-        description="a text of at most 1000 characters with one {} and no other brace: a label goes there",
-    )
-    multi_label: bool = Field(False, description="true or false: true scores each of candidate_labels by itself")
-
-
-def _request() -> type[Body]:
-    fields: dict[str, Any] = {
-        "inputs": (
-            Text | Annotated[list[Text | TextInput | TokenInput], Field(min_length=1, max_length=MAX_INPUTS)],
-            Field(..., description=f"a text, or 1 to {MAX_INPUTS} of: {INPUT_KINDS}"),
-        )
-    }
-    values = {name: _value_type(knob) for name, knob in KNOBS.items()}
-    for name, knob in KNOBS.items():
-        note = f"{knob.doc} The model's own bounds and default are in GET /v1/models."
-        fields[name] = (values[name], Field(None, description=note))
-    floor_fields: dict[str, Any] = {name: (value, None) for name, value in values.items()}
-    floors: Any = create_model(
-        "Floors", __base__=Body, __doc__="The least accurate value by knob; others stay.", **floor_fields
-    )
-    degradable_to, labels = Options.model_fields["degradable_to"], ZeroShot.model_fields["candidate_labels"]
-    fields["degradable_to"] = (floors, Field(None, description=degradable_to.description))
-    several = Field(None, min_length=1, max_length=MAX_PAIRS, description=labels.description)
-    fields["candidate_labels"] = (list[Hypothetical], several)
-    return create_model("ClassifyRequest", __base__=(ZeroShot, Options), __doc__="Body of POST /v1/classify.", **fields)
-
-
-def _value_type(knob: Knob) -> Any:
-    """The type of a knob's values, with their bounds."""
-    if knob.dtype == "int32":
-        return Annotated[int, Field(ge=int(knob.low), le=int(knob.high)), WHOLE]
-    return Annotated[float, Field(ge=knob.low, le=knob.high)]
-
-
-ClassifyRequest = _request()
 
 
 class Answer(BaseModel):
@@ -252,7 +201,7 @@ class Classification(Received):
     )
     seed: int = Field(description="seed of the random streams; the same request with this seed gives the same answer")
     tokens: tuple[int, ...] = Field(
-        description="number of tokens of each input, special tokens included; with candidate_labels, of all its pairs"
+        description="number of tokens of each input, special tokens included; of all its pairs or windows"
     )
     value_flops: tuple[float, ...] | SkipJsonSchema[None] = Field(
         None, description=f"{SEQUENCE_OUTPUTS['value_flops'].doc}, per input; only of models that report it"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from attenuator.api import ChosenBy, Classification
+from attenuator.classify_request import Join
 from attenuator.errors import InvalidRequest, printable
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
 from attenuator.ranking import Ranking
@@ -82,6 +83,9 @@ class LocalModel:
         candidate_labels: Sequence[str] | None = None,
         hypothesis_template: str | None = None,
         multi_label: bool = False,
+        join: Join | None = None,
+        window_tokens: int | None = None,
+        stride_tokens: int | None = None,
         **knobs: int | float | None,
     ) -> Classification:
         """Classifies one or more inputs, as one request of the HTTP API.
@@ -105,6 +109,10 @@ class LocalModel:
             hypothesis_template: what the model judges of each text, with a label in place of `{}`; by default
                 `This example is {}.`
             multi_label: score each of `candidate_labels` by itself: several or none may be right.
+            join: read long texts in windows; an answer has the `"mean"` or the largest (`"max"`) of each label's scores
+                and logits over them, or is that of the `"first"` one.
+            window_tokens: of a window, special tokens included; the model's most by default.
+            stride_tokens: from the beginning of a window to that of the next; by default they lie side by side.
             **knobs: accuracy against time, such as `keep=0.25`; one that is None or left out is the model's to choose.
 
         Returns:
@@ -127,11 +135,14 @@ class LocalModel:
             candidate_labels=candidate_labels,
             hypothesis_template=hypothesis_template,
             multi_label=multi_label,
+            join=join,
+            window_tokens=window_tokens,
+            stride_tokens=stride_tokens,
             **knobs,
         )
         call = Call.of(self.model, fields)
         encoded = self._spread(partial(_encoded, self.model, call), list(call.asked_about(parse(inputs))))
-        return self._answer(call, encoded, self._run, started)
+        return self._answer(call, call.rows(encoded), self._run, started)
 
     def rerank(
         self,
@@ -195,11 +206,12 @@ class LocalModel:
         run = partial(self._run, mapped=map)  # the pool, which runs `one`, cannot be waited for in it
 
         def one(rows: list[Encoded]) -> Classification:
-            return self._answer(call, rows, run, time.perf_counter())
+            own = call.apart()
+            return self._answer(own, own.rows(rows), run, time.perf_counter())
 
         everything = self._spread(encoded, inputs)
         items = [item for item in everything if not isinstance(item, InvalidRequest)]
-        if call.options.explain or call.options.escalate or call.candidates is not None:  # each runs several rows
+        if call.options.explain or call.options.escalate or call.grouped is not None:  # each runs several rows
             answers = iter(list(self._pool.map(one, items)))
         else:
             answers = self._together(call, [item for [item] in items])

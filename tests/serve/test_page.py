@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from service import Service
 from starlette.testclient import TestClient
 
-from attenuator.api import ClassifyRequest
 from attenuator.bundle import read_manifest
+from attenuator.classify_request import ClassifyRequest
 from attenuator.ops import KNOBS, OPERATORS
 from attenuator.runtime.tokens import TextEncoder
 from attenuator.serve.access.keys import KeyRing

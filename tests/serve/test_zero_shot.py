@@ -15,7 +15,8 @@ from schemathesis.generation import GenerationMode
 from service import Service
 
 import attenuator
-from attenuator.api import MAX_PAIRS, Classification
+from attenuator.api import Classification
+from attenuator.classify_request import MAX_PAIRS
 from attenuator.clients import Client
 from attenuator.errors import InvalidRequest
 from attenuator.local import LocalModel

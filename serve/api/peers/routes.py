@@ -10,7 +10,8 @@ from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from attenuator import __version__
-from attenuator.api import Body, ClassifyRequest, Text
+from attenuator.api import Body, Text
+from attenuator.classify_request import ClassifyRequest
 from attenuator.runtime import Model
 from attenuator.runtime.pairs import SHAPES
 from attenuator.serve.api.answers import Form, json_response

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.explaining import Answered, check_certainty
+from attenuator.runtime.grouping import GROUPING, Grouped, grouping
 from attenuator.runtime.model import Model
 from attenuator.runtime.python_inputs import scalar
 from attenuator.runtime.request import OPTIONS, check_goals, check_top_k, check_values, unknown_field
 from attenuator.runtime.scores import RowScores
-from attenuator.runtime.tokens import Input
-from attenuator.runtime.zero_shot import LABELS, ZERO_SHOT, Candidates
+from attenuator.runtime.tokens import Encoded, Input
+from attenuator.runtime.windows import Windows
+from attenuator.runtime.zero_shot import LABELS, MULTI_LABEL, Candidates
 
 # Fields of a request that say how a service is to treat it among others.
 OF_SERVICES = ("model", "timeout_ms", "max_latency_ms", "priority", "degradable_to")
@@ -33,13 +35,13 @@ class Call:
         requested: the knobs that it set.
         options: its other fields.
         has_seed: whether a seed is among them; None draws one, and without one it is `DEFAULT_SEED`.
-        candidates: the labels that it brings; None where it chooses among the model's own.
+        grouped: how inputs become several rows each; None where each is one.
     """
 
     requested: dict[str, KnobValue]
     options: Options
     has_seed: bool
-    candidates: Candidates | None = None
+    grouped: Grouped | None = None
 
     @classmethod
     def of(cls, model: Model, fields: Mapping[str, Any]) -> "Call":
@@ -51,11 +53,14 @@ class Call:
         values = {name: scalar(value) for name, value in fields.items()}
         check_names(model, values)
         stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
-        brought = {name: stated.pop(name) for name in ZERO_SHOT if name in stated}
+        brought = {name: stated.pop(name) for name in GROUPING if name in stated}
         if isinstance(brought.get(LABELS), tuple):
             brought[LABELS] = list(brought[LABELS])
-        brings = brought not in ({}, {"multi_label": False})
-        candidates = Candidates.of(stated | brought, model.manifest) if brings else None
+        if brought.get(MULTI_LABEL) is False:
+            del brought[MULTI_LABEL]
+        grouped = grouping(stated | brought, model.manifest) if brought else None
+        if isinstance(grouped, Windows):
+            grouped.most = None
         requested = {name: value for name, value in stated.items() if name in KNOBS}
         knobs = model.knobs.check(requested)
         options = check_values(
@@ -65,12 +70,20 @@ class Call:
             beside = [] if options.escalate else list(requested)
             check_goals(model.manifest, model.calibration, {"min_agreement": options.min_agreement}, beside)
         check_certainty(model, options)
-        check_top_k(len((candidates or model.manifest).labels), options)
-        return cls({name: knobs[name] for name in requested}, options, "seed" in stated, candidates)
+        check_top_k(len((grouped or model.manifest).labels), options)
+        return cls({name: knobs[name] for name in requested}, options, "seed" in stated, grouped)
 
     def asked_about(self, items: Iterable[Input]) -> Iterable[Input]:
-        """What the model answers: the inputs, or the pairs that they make with the labels."""
-        return items if self.candidates is None else self.candidates.pairs(items)
+        """What the model answers: the inputs, or what they are made of."""
+        return items if self.grouped is None else self.grouped.inputs(items)
+
+    def apart(self) -> "Call":
+        """The same for one of several inputs that are answered apart."""
+        return replace(self, grouped=replace(self.grouped)) if isinstance(self.grouped, Windows) else self
+
+    def rows(self, encoded: list[Encoded]) -> list[Encoded]:
+        """What runs: the inputs, or all windows of each."""
+        return self.grouped.rows(encoded) if isinstance(self.grouped, Windows) else encoded
 
     def seed(self) -> int:
         """The seed of one request."""
@@ -85,17 +98,18 @@ class Call:
         """
         logits = [result.logits for result in answered.results]
         fields = {"tokens": [len(row.token_ids) for row in answered.rows]} | by_output(answered.results)
-        if self.candidates is None:
+        if self.grouped is None:
             both = zip(map(model.predict, logits), answered.fields(), strict=True)
             return fields | {"predictions": tuple(self._prediction(scored, more) for scored, more in both)}
         model.scores(np.array(logits))  # refuses what is not finite
-        predictions = tuple(self._prediction(scored, {}) for scored in self.candidates.predict(logits))
-        return self.candidates.by_text(fields) | {"predictions": predictions}
+        predictions = tuple(self._prediction(scored, {}) for scored in self.grouped.predict(logits))
+        return self.grouped.by_text(fields) | {"predictions": predictions}
 
     def _prediction(self, scored: RowScores, more: Mapping[str, Any]) -> Prediction:
         """What is answered to one input; `more` has what `explain` and `escalate` add."""
         options = self.options
-        ranking = scored.ranking[: options.top_k] if options.top_k or self.candidates is not None else None
+        has_ranking = options.top_k or isinstance(self.grouped, Candidates)
+        ranking = scored.ranking[: options.top_k] if has_ranking else None
         return Prediction(
             label=scored.label,
             score=scored.score,
@@ -108,11 +122,11 @@ class Call:
 
 def check_names(model: Model, names: Iterable[str]) -> None:
     """Refuses, with UnknownField, fields that a call in this process cannot have."""
-    known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *ZERO_SHOT]
+    known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *GROUPING]
     for name in names:
         if name in OF_SERVICES:
             allowed = ", ".join(known)
             sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
             raise UnknownField(sentence, param=name, allowed=allowed)
-        if name not in OPTIONS and name not in KNOBS and name not in ZERO_SHOT:
+        if name not in OPTIONS and name not in KNOBS and name not in GROUPING:
             raise unknown_field(name, known)

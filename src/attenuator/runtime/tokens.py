@@ -14,6 +14,7 @@ from attenuator.api import INPUT_FIELDS, INPUT_KINDS, TextInput, TokenInput
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest, UnknownField
 from attenuator.ops.knobs import shown, whole_number
+from attenuator.runtime.cutting import check_room, cut, part_of
 from attenuator.runtime.pipeline import splits_at
 
 Ids = npt.NDArray[np.int64]
@@ -32,11 +33,13 @@ class Encoded:
         token_ids: int64 `[tokens]`, special tokens included.
         type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0; or as given.
         truncated: tokens that were cut off; a lower bound where the text was too long to be tokenized whole.
+        rest: the windows that follow, where the text is read in several.
     """
 
     token_ids: Ids
     type_ids: Ids
     truncated: int = 0
+    rest: Sequence["Encoded"] = ()
 
 
 class TextEncoder:
@@ -120,11 +123,7 @@ class TextEncoder:
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
         if count == 0:
-            raise InvalidRequest(
-                f"{whole_param} has no tokens, must be a text with at least one token",
-                param=whole_param,
-                allowed="a text with at least one token",
-            )
+            raise no_tokens(whole_param)
         if count > self.max_tokens:
             if not truncate:
                 if named and second is not None:  # the longer one is at fault
@@ -138,6 +137,40 @@ class TextEncoder:
         whole = self._tokenizer.post_process(first, second, True)
         ids, types = np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64)
         return Encoded(ids, types, count - len(ids))
+
+    def windows(
+        self, text: str, text_pair: str | None, *, size: int, stride: int | None, most: int, param: str
+    ) -> list[Encoded]:
+        """Tokenizes a text in windows, each with its special tokens and the whole second text.
+
+        Args:
+            text: of any length.
+            text_pair: the second text of a pair, or None.
+            size: tokens of a window, special tokens included, at most `max_tokens`.
+            stride: tokens from the beginning of a window to that of the next; None: they lie side by side.
+            most: windows to make, from the first one on.
+            param: what error sentences call the text.
+
+        Raises:
+            InvalidRequest: no token of the text would fit, or some would lie between two windows; or as `encode`.
+        """
+        check_text(text, param)
+        second = None
+        if text_pair is not None:
+            pair_param = _beside(param, "text", "text_pair")
+            check_text(text_pair, pair_param)
+            second, _ = self._encode_part(text_pair, pair_param)
+        special = self._tokenizer.num_special_tokens_to_add(second is not None)
+        room = size - special - (0 if second is None else len(second))
+        step = room if stride is None else stride
+        check_room(size, room, step)
+        first, _ = self._encode_part(text, param, room + (most - 1) * step)
+        first.truncate(room, stride=room - step)
+        whole = self._tokenizer.post_process(first, second, True)
+        parts = [whole, *whole.overflowing][:most]
+        if not parts[0].ids:
+            raise no_tokens(param)
+        return [Encoded(np.array(one.ids, np.int64), np.array(one.type_ids, np.int64)) for one in parts]
 
     def from_ids(self, token_ids: Sequence[int], token_type_ids: Sequence[int] | None = None, *, param: str) -> Encoded:
         """See `Model.from_ids`."""
@@ -165,8 +198,10 @@ class TextEncoder:
             allowed=f"at most {self.max_tokens} tokens",
         )
 
-    def _encode_part(self, text: str, param: str) -> tuple[Encoding, bool]:
+    def _encode_part(self, text: str, param: str, most: int | None = None) -> tuple[Encoding, bool]:
         """The tokens of a text; where it has far more than `max_tokens`, only those on the side that truncation keeps.
+
+        With `most`, that takes the place of `max_tokens`, and the text's beginning is kept.
 
         Tokenizing millions of words would take hundreds of megabytes. So a long text is first cut at a space or another
         character where the pre-tokenizer starts a new piece: what is left has the same tokens as in the whole text.
@@ -176,10 +211,11 @@ class TextEncoder:
         Returns:
             More than `max_tokens` of the tokens, or all of them; and whether they are all.
         """
-        size = CHARS_PER_TOKEN * (self.max_tokens + self._unsure)
+        side, most = (self.truncation_side, self.max_tokens) if most is None else ("right", most)
+        size = CHARS_PER_TOKEN * (most + self._unsure)
         while True:
             is_whole = not self._splits_at or size >= len(text)
-            part = text if is_whole else part_of(text, size, self._splits_at, self.truncation_side)
+            part = text if is_whole else part_of(text, size, self._splits_at, side)
             if not unbroken_within(part, MAX_UNBROKEN, self._splits_at):
                 raise InvalidRequest(
                     f"{param} has more than {MAX_UNBROKEN} characters in a row without a space or another place to cut "
@@ -197,8 +233,8 @@ class TextEncoder:
                 raise EngineError("the tokenizer failed on this text", detail=str(error)) from error
             if is_whole:
                 return tokens, True
-            if len(tokens) > self.max_tokens + self._unsure:
-                tokens.truncate(len(tokens) - self._unsure, direction=self.truncation_side)
+            if len(tokens) > most + self._unsure:
+                tokens.truncate(len(tokens) - self._unsure, direction=side)
                 return tokens, False
             size *= 2
 
@@ -305,40 +341,10 @@ def whole_numbers(values: Sequence[int], size: int, param: str) -> Ids:
     return np.array(values, dtype=np.int64)
 
 
-def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
-    """Cuts tokens off one side, of the longer text first, as `longest_first` of the tokenizers package does.
-
-    Args:
-        first: changed in place.
-        second: the second of a pair, changed in place.
-        room: tokens that may stay.
-        side: where tokens are cut off.
-    """
-    if second is None:
-        first.truncate(room, direction=side)
-        return
-    shorter = min(len(first), len(second), room // 2)
-    first_room = room - shorter if len(first) > len(second) else shorter
-    first.truncate(min(len(first), first_room), direction=side)
-    second.truncate(min(len(second), room - first_room), direction=side)
-
-
-def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", "right"]) -> str:
-    """The part of a text that remains where about `size` characters are kept, cut at one of the marks.
-
-    Args:
-        text: longer than `size`.
-        size: most characters to keep.
-        marks: characters to cut at.
-        side: where the text is cut off.
-
-    Returns:
-        `size / 2` to `size` characters; an empty text where no mark would leave that many.
-    """
-    if side == "right":
-        return text[: max(0, *(text.rfind(mark, size // 2, size) for mark in marks))]
-    places = [text.find(mark, len(text) - size, len(text) - size // 2) for mark in marks]
-    return text[min((at for at in places if at >= 0), default=len(text)) :]
+def no_tokens(param: str) -> InvalidRequest:
+    """The error for a text of which the tokenizer leaves nothing."""
+    allowed = "a text with at least one token"
+    return InvalidRequest(f"{param} has no tokens, must be {allowed}", param=param, allowed=allowed)
 
 
 def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from attenuator.api import MAX_PAIRS, ZeroShot
 from attenuator.bundle import Manifest, Task
+from attenuator.classify_request import MAX_PAIRS, ZeroShot
 from attenuator.errors import InvalidRequest
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.runtime.request import check_count, check_values, wrong
@@ -20,7 +20,7 @@ from attenuator.runtime.scores import Floats, Logits, RowScores, predict, sigmoi
 from attenuator.runtime.tokens import Input, check_text
 
 ZERO_SHOT = tuple(ZeroShot.model_fields)
-LABELS, TEMPLATE = ZERO_SHOT[:2]
+LABELS, TEMPLATE, MULTI_LABEL = ZERO_SHOT
 ENTAILS = "entail"  # how the label begins that says so, in any case
 THRESHOLD = 0.5
 MAX_CHARACTERS = 16_384_000  # of all pairs of a request: each text is tokenized with every label
@@ -85,7 +85,7 @@ class Candidates:
             state = f"has {size // len(self.labels)} characters in all"
             raise wrong("inputs", state, f"at most {most} characters", f", which are read with each of {LABELS}")
 
-    def pairs(self, items: Iterable[Input]) -> Iterator[Input]:
+    def inputs(self, items: Iterable[Input]) -> Iterator[Input]:
         """Each text with every hypothesis, those of one text after each other.
 
         Raises:

@@ -1,0 +1,59 @@
+"""Where texts and their tokens are cut."""
+
+from typing import Literal
+
+from tokenizers import Encoding
+
+from attenuator.errors import InvalidRequest
+
+
+def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
+    """Cuts tokens off one side, of the longer text first, as `longest_first` of the tokenizers package does.
+
+    Args:
+        first: changed in place.
+        second: the second of a pair, changed in place.
+        room: tokens that may stay.
+        side: where tokens are cut off.
+    """
+    if second is None:
+        first.truncate(room, direction=side)
+        return
+    shorter = min(len(first), len(second), room // 2)
+    first_room = room - shorter if len(first) > len(second) else shorter
+    first.truncate(min(len(first), first_room), direction=side)
+    second.truncate(min(len(second), room - first_room), direction=side)
+
+
+def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", "right"]) -> str:
+    """The part of a text that remains where about `size` characters are kept, cut at one of the marks.
+
+    Args:
+        text: longer than `size`.
+        size: most characters to keep.
+        marks: characters to cut at.
+        side: where the text is cut off.
+
+    Returns:
+        `size / 2` to `size` characters; an empty text where no mark would leave that many.
+    """
+    if side == "right":
+        return text[: max(0, *(text.rfind(mark, size // 2, size) for mark in marks))]
+    places = [text.find(mark, len(text) - size, len(text) - size // 2) for mark in marks]
+    return text[min((at for at in places if at >= 0), default=len(text)) :]
+
+
+def check_room(size: int, room: int, step: int) -> None:
+    """Refuses, with InvalidRequest, windows in which no token of a text fits, or between which some would lie.
+
+    Args:
+        size: tokens of a window.
+        room: those of them that are the text's.
+        step: from the beginning of a window to that of the next.
+    """
+    for name, value, allowed in (
+        ("window_tokens", size if room < 1 else None, f"at least {size - room + 1}: the rest of each pair fills it"),
+        ("stride_tokens", step if step > room else None, f"at most {room}, as many as a window has of the text"),
+    ):
+        if value is not None:
+            raise InvalidRequest(f"{name} is {value}, must be {allowed}", param=name, allowed=allowed.partition(":")[0])
