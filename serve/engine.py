@@ -214,12 +214,13 @@ class Engine:
     def load(self, work: Work, flow: Flow, started_s: float, last: Model | None = None) -> Load:
         """What the plan of a request depends on that began at some time (`time.perf_counter`).
 
-        `last` is the model of a list's second step, where it has one.
+        `last` is the model of a list's second step, where it has one. A choice for a list asks about many settings.
         """
+        tokens = work.tokens if last is None else work.coarse().tokens
 
         def forecast(knobs: Knobs) -> Forecast:
             draws, seeds = work.draws(knobs), work.seeds(knobs)
-            return self.admission.forecast(work.model, work.tokens, knobs, flow, draws, seeds)
+            return self.admission.forecast(work.model, tokens, knobs, flow, draws, seeds)
 
         def pressure() -> tuple[float, float, float]:
             now_s = time.monotonic()

@@ -17,6 +17,7 @@ from attenuator.runtime.sampling import DRAWS, draw_seeds, draws_for
 
 BILLION = 1e9
 FLOAT_STEPS = 100  # at most, about
+GROUPS = 16  # of inputs of like length
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,13 @@ class Work:
     def by(self, model: Model) -> "Work":
         """The same inputs as another model's work, by the lengths that they have for this one."""
         return replace(self, model=model, tokens=[min(each, model.manifest.max_tokens) for each in self.tokens])
+
+    def coarse(self) -> "Work":
+        """A bound that is quick to predict at many settings: inputs of like length as the longest of them."""
+        ordered = sorted(self.tokens)
+        size = math.ceil(len(ordered) / GROUPS)
+        groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        return replace(self, tokens=[group[-1] for group in groups for _ in group])
 
     def draws(self, knobs: Knobs) -> list[tuple[list[int], Knobs]]:
         """The draws that run with the inputs at a setting: lengths, and the setting that they run at."""

@@ -19,20 +19,8 @@ from attenuator.runtime.request import check_goals
 from attenuator.serve.accuracy.brownout import Floors, Level, check_floors, knobs_at, policy_floors
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, LATENCY, Circumstances, default_knobs_for, knobs_for
-from attenuator.serve.accuracy.lists import (
-    CASCADE,
-    NO_LIMIT,
-    RESCORE,
-    Budget,
-    Exact,
-    First,
-    ListFields,
-    Second,
-    Steps,
-    above_budget,
-    choose,
-    steps_of,
-)
+from attenuator.serve.accuracy.list_choice import Budget, Exact, First, choose
+from attenuator.serve.accuracy.lists import CASCADE, RESCORE, ListFields, Second, Steps, above_budget, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,8 @@ class Asked:
             check_certainty(model, options)
         floors = options.degradable_to
         if floors is not None:
-            by_length = goals or (not requested and model.calibration and model.calibration.default_agreement)
+            chosen = goals or (steps and steps.chooses)
+            by_length = chosen or (not requested and model.calibration and model.calibration.default_agreement)
             floors = check_floors(floors, model.knobs, None if by_length else knobs)  # what a goal chooses later
         return cls(knobs, {name: knobs[name] for name in requested}, goals, options.escalate, floors, steps)
 
@@ -230,6 +219,8 @@ keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     if asked.steps is not None:
         knobs, second = steps_within(model, asked.steps, asked.goals, limits, load, knobs)
         by = "goal" if asked.steps.chooses else by
+        if second is not None and second.whole:
+            return Plan(knobs, by, knobs, {}, second=second)
     if limits.max_cost is not None:
         work.check_cost(knobs, limits.max_cost)
     if floors:
@@ -280,23 +271,24 @@ def _first_step(
     """The knobs of the first step and what the second does; no knobs where the last model scores all documents."""
     assert load.last is not None
     assert steps.measured is not None
-    measured, work, documents = steps.measured, load.work, len(load.work.tokens)
+    measured, work, documents = steps.measured, load.work.coarse(), len(load.work.tokens)
     goal, exact, top = goals.get(AGREEMENT), steps.last.knobs.exact(), steps.top(documents)
     if goal is None:
         top = min(top, measured.tops[-1])
-    firsts = []
+    untimed, firsts = LATENCY not in goals, []
     for setting in (model.knobs.check(each.knobs) for each in measured.settings):
         if (steps.cascade or setting != exact) and limits.permit(work, setting):
             keeps = partial(measured.same_top, setting, documents=documents, top_n=top)
-            firsts.append(First(setting, work.cost(setting), *load.forecast(setting), keeps))
+            seconds = (0.0, 0.0) if untimed else load.forecast(setting)
+            firsts.append(First(setting, work.cost(setting), *seconds, keeps))
     bound = 1.0
     if not steps.cascade and model.calibration and model.calibration.reference:
         kept = measured.same_top(exact, 0, documents, top)
         bound = 0.0 if kept is None else kept.bound
     again = load.last.work
-    whole = Exact(again.cost(exact), *load.last.forecast(exact), again.most_costs(exact), permitted, bound)
-    most = min(each for each in (steps.max_cost, limits.max_cost, NO_LIMIT) if each is not None)
-    budget = Budget(most, load.elapsed_s, goal, goals.get(LATENCY))
+    seconds = (0.0, 0.0) if untimed else load.last.forecast(exact)
+    whole = Exact(again.cost(exact), *seconds, again.most_costs(exact), permitted, bound)
+    budget = Budget(steps.max_cost, limits.max_cost, load.elapsed_s, goal, goals.get(LATENCY))
     choice = choose(firsts, whole, documents, measured.shares, budget)
     if choice.knobs is None:
         return (None, Second(documents, whole=True)) if steps.cascade else (exact, None)
@@ -308,13 +300,13 @@ def _first_step(
 def _check_rescore(rescore: int, first: float, last: Work, max_cost: float) -> None:
     """Refuses to score so many documents again that with the first step's cost they may be above a limit."""
     costs = last.most_costs(last.model.knobs.exact())
-    most = bisect_right(costs, max_cost - first) - 1
-    if most < min(rescore, len(last.tokens)):
+    most = bisect_right(costs, max_cost - first) - 1  # -1 where the first step alone is above it, which is refused too
+    if 0 <= most < min(rescore, len(last.tokens)):
         raise InvalidRequest(
-            f"{RESCORE} is {rescore}, must be at most {max(0, most)} here: with more the predicted cost may be above "
+            f"{RESCORE} is {rescore}, must be at most {most} here: with more the predicted cost may be above "
             f"{max_cost:g} billion multiply-adds",
             param=RESCORE,
-            allowed=f"at most {most}" if most > 0 else f"no {RESCORE}",
+            allowed=f"at most {most}" if most else f"no {RESCORE}",
         )
 
 

@@ -1,7 +1,7 @@
 """The second step of a list: the best documents of the first are scored again, exactly, as far as there is room."""
 
+import asyncio
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,19 +44,19 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     places = ranked([float(result.logits[0]) for result in ran.answered.results])[: second.most]
     rows = [replace(first[place], knobs=exact) for place in places]
     spent = run.work.cost(first[0].knobs) * BILLION
-    using = _limited(run, steps, second, parsed.asked.goals.get(LATENCY))
+    using = limited(run, steps, second, parsed.asked.goals.get(LATENCY))
     began_s, tokenize_s = time.perf_counter(), 0.0
     try:
         if steps.cascade:
             longest = steps.last.manifest.max_tokens
             expected = [replace(row, token_ids=row.token_ids[:longest]) for row in rows]
-            places = places[: _held(using, second, expected, spent)]
+            places = places[: await held(using, second, expected, spent)]
             usual = Plan(exact, ran.chosen.by, exact, {})
             items, truncate = [texts[place] for place in places], parsed.options.truncate
             encoded = await run.engine.encode(steps.last, items, usual, truncate=truncate, flow=run.flow)
             rows = [Row(item.token_ids, item.type_ids, exact, ran.seed) for item in encoded]
             tokenize_s = time.perf_counter() - began_s
-        count = _held(using, second, rows, spent)
+        count = await held(using, second, rows, spent)
         if not count:
             return ran
         outcome = await using.run(rows[:count])
@@ -71,7 +71,7 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     return replace(ran, again=again)
 
 
-def _limited(run: RequestRun, steps: Steps, second: Second, max_latency_ms: float | None) -> RequestRun:
+def limited(run: RequestRun, steps: Steps, second: Second, max_latency_ms: float | None) -> RequestRun:
     """The second step's run: within what is left of budget, limit and deadline."""
     costs = [each for each in (steps.max_cost, run.limits.max_cost) if each is not None]
     limits = replace(run.limits, max_cost=min(costs, default=None))
@@ -80,9 +80,13 @@ def _limited(run: RequestRun, steps: Steps, second: Second, max_latency_ms: floa
     return replace(run, work=work, limits=limits, timeout_ms=timeout_ms, unlowered=None)
 
 
-def _held(run: RequestRun, second: Second, rows: Sequence[Row], spent: float) -> int:
+async def held(run: RequestRun, second: Second, rows: Sequence[Row], spent: float) -> int:
     """For how many of the best there is room; of rows that a goal needs all, or a refusal."""
-    count = bisect_left(range(1, len(rows) + 1), True, key=lambda each: not run.has_room(rows[:each], spent))
+    count, above = 0, len(rows) + 1  # there is room for the first number, and none for the second
+    while above - count > 1:
+        middle = (count + above) // 2
+        count, above = (middle, above) if run.has_room(rows[:middle], spent) else (count, middle)
+        await asyncio.sleep(0)  # a look at a thousand rows takes milliseconds
     if count < second.least:
         needs = run.work.cost_besides(rows, spent)
         raise GoalOutOfReach(

@@ -168,19 +168,29 @@ def test_figures_are_those_of_the_runtime(calibrated: Path, fresh: Path, data: P
     assert mini.knobs.defaults() in [setting.knobs for setting in lists.settings]
 
 
-def test_the_order_is_that_of_attenuator_load(calibrated: Path) -> None:
-    """At the exact setting, where no seed counts."""
-    lists, records = lists_of(calibrated), some_lists()
-    with attenuator.load(calibrated) as model:
-        keep = [setting for setting in lists.settings if setting.knobs["alpha"] == 0]
-        for setting in keep:
-            same = 0
-            for record in records:
-                pairs = [{"text": record["query"], "text_pair": document} for document in texts_of(record)]
-                both = [model.classify(pairs, **knobs) for knobs in (setting.knobs, lists.settings[0].knobs)]
-                first, exact = ([each.score for each in answer.predictions] for answer in both)
-                same += best_first(first)[:1] == best_first(exact)[:1]
-            assert setting.same_top[0][0].successes == same
+def test_answers_in_two_steps_keep_the_order_as_often_as_measured(folder: Path, data: Path) -> None:
+    """Lists ranked as callers have them ranked: with an alpha of 0 nothing is drawn, so that no seed counts."""
+    alpha, keep = read_manifest(folder).knobs
+    tiny.sign(folder, knobs=[alpha.model_copy(update={"default": 0.0, "high": 0.0}), keep])
+    assert calibrate(folder, "--data", data)[::2] == (0, "")
+    lists, records = lists_of(folder), some_lists()
+    with attenuator.load(folder) as model:
+
+        def order(record: dict[str, Any], **fields: Any) -> list[int]:
+            return [result.index for result in model.rerank(record["query"], record["documents"], **fields).results]
+
+        exact = [order(record, keep=1.0) for record in records]
+        assert any(kept.value < 1 for setting in lists.settings for kept in setting.same_top[0])
+        for setting in lists.settings[1:]:
+            for column in (0, 4, 7, 8, 9):
+                again = [most_within(lists.shares[column], len(each)) for each in exact]
+                orders = [
+                    order(record, **setting.knobs, rescore=count or None)
+                    for record, count in zip(records, again, strict=True)
+                ]
+                for row, top in enumerate(lists.tops):
+                    same = sum(ours[:top] == theirs[:top] for ours, theirs in zip(orders, exact, strict=True))
+                    assert setting.same_top[row][column].successes == same
 
 
 def test_more_documents_again_never_keep_fewer_lists(calibrated: Path) -> None:

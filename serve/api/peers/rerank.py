@@ -70,6 +70,8 @@ class Rerank(forms.PeerForm):
         query, documents = texts_of(fields, "query"), texts_of(fields, options.several)
         self._options, self._texts = options, list(documents.values()) if options.returns else None
         last = None if options.cascade is None else self._served(options.cascade[1])
+        if last is not None:
+            check_reranker(last.manifest, OTHERWISE, f"{CASCADE}[1]")  # it may have been replaced meanwhile
         cuts = [options.cuts(each) for each in (model, last) if each is not None]
         if options.max_cost is not None:
             events.note(max_cost=options.max_cost)

@@ -1,0 +1,185 @@
+"""The second step of a list inside the service: where it finds no room, in time, or while others are answered."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import calibrations
+import httpx
+import pytest
+import tiny
+from lists import list_calibration
+from pydantic import SecretStr
+
+from attenuator.runtime import Row, load
+from attenuator.serve.access.keys import KeyRing
+from attenuator.serve.accuracy.cost import Work
+from attenuator.serve.accuracy.lists import Second, Steps
+from attenuator.serve.accuracy.plan import Limits
+from attenuator.serve.api.steps import held, limited
+from attenuator.serve.app import create_app
+from attenuator.serve.engine import Engine, RequestRun
+from attenuator.serve.scheduling.requests import ANYONE
+from attenuator.serve.settings import ServeSettings
+
+DOCUMENTS = [" ".join(tiny.WORDS[(place * 7 + step) % len(tiny.WORDS)] for step in range(30)) for place in range(20)]
+CHEAP = {"keep": 0.3, "alpha": 0.8}
+BODY: dict[str, Any] = {"query": "a good film", "documents": DOCUMENTS}
+ALL = Second(10)
+KEY = '[{"name": "k", "key": "key-of-k-3141", "tokens_per_s": 1, "burst_tokens": 100000}]'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker whose lists were measured."""
+    written = tiny.write(tmp_path_factory.mktemp("steps") / "rank", "keep", labels=("relevance",))
+    tiny.sign(written, task="regression")
+    model = load(written, check=False)
+    kept = [(model.knobs.exact(), [[100] * 4] * 2), (model.knobs.check(CHEAP), [[50, 99, 100, 100]] * 2)]
+    calibrations.write(written, list_calibration(model, kept))
+    return written
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, keys: KeyRing | None = None, **settings: object
+) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
+    """The service of a bundle in this process, and a client."""
+    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6, **settings})
+    engine = Engine(chosen)
+    await engine.start([folder])
+    transport = httpx.ASGITransport(create_app(engine, chosen, keys or KeyRing(None, None)))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+            yield engine, client
+    finally:
+        await engine.stop()
+
+
+def fill_after_first_step(engine: Engine, filled: ExitStack) -> Callable[..., None]:
+    """A listener that takes all room of the queue as soon as a first step is answered."""
+
+    def fill(*_: object) -> None:
+        engine.listeners.answered.clear()
+        for _ in range(8):  # a single request takes a part of it at most
+            filled.enter_context(engine._queue.reserved({"light": 10**9, "heavy": 10**9}))
+
+    return fill
+
+
+@pytest.mark.parametrize("fields", [{"rescore": 5}, {"max_cost": 1e9}, {"max_latency_ms": 60_000}])
+def test_a_second_step_that_finds_no_room_is_left_out(folder: Path, fields: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with serving(folder) as (engine, client):
+            alone = (await client.post("/v1/rerank", json=BODY | CHEAP)).json()
+            with ExitStack() as filled:
+                engine.listeners.answered.append(fill_after_first_step(engine, filled))
+                answer = await client.post("/v1/rerank", json=BODY | CHEAP | fields)
+            assert answer.status_code == 200
+            assert (answer.json()["results"], answer.json()["steps"]) == (alone["results"], alone["steps"])
+            again = (await client.post("/v1/rerank", json=BODY | CHEAP | fields)).json()
+            assert len(again["steps"]) == 2, "there is room again"
+
+    asyncio.run(scenario())
+
+
+def test_a_goal_that_the_first_step_alone_does_not_keep_is_refused_where_there_is_no_room(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(folder) as (engine, client):
+            goal = BODY | {"min_agreement": 0.9, "top_n": 1}
+            assert len((await client.post("/v1/rerank", json=goal)).json()["steps"]) == 2
+            with ExitStack() as filled:
+                engine.listeners.answered.append(fill_after_first_step(engine, filled))
+                assert (await client.post("/v1/rerank", json=goal)).status_code == 429
+
+    asyncio.run(scenario())
+
+
+def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_cost(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(folder) as (engine, _):
+            model = engine.model(None)
+            exact, cheap = model.knobs.exact(), model.knobs.check(CHEAP)
+            rows = [Row(model.from_ids([5] * 4000).token_ids, None, exact) for _ in range(10)]
+            work = Work(model, [4000] * 10)
+
+            async def count(left_s: float, steps: Steps, second: Second = ALL, max_cost: float | None = None) -> int:
+                """For how many there is room `left_s` before the end of the second that they all have."""
+                limits = Limits(max_cost=max_cost)
+                run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, None)
+                using = limited(run, steps, second, 100_000)
+                return await held(using, second, rows, work.cost(cheap) * 1e9)
+
+            taken = [engine.admission.forecast(model, [4000] * few, exact).total_s for few in range(1, 11)]
+            assert taken == sorted(taken)
+            assert taken[0] > 0.01, "long enough that the time of the test itself does not count"
+            assert await count(99, Steps(model)) == 10
+            assert await count(0, Steps(model)) == 0
+            assert await count(0, Steps(model), Second(10, least=10)) == 10, "a goal of agreement does not give way"
+            for few in (1, 4, 9):
+                assert await count((taken[few - 1] + taken[few]) / 2, Steps(model)) == few
+            one = model.predict_cost(4000, exact) / 1e9
+            for few in (0, 1, 4, 10):
+                allowed = work.cost(cheap) + (few + 0.5) * one
+                assert await count(99, Steps(model, max_cost=allowed)) == few
+                assert await count(99, Steps(model), max_cost=allowed) == few
+                assert await count(99, Steps(model, max_cost=2 * allowed), max_cost=allowed) == few
+
+    asyncio.run(scenario())
+
+
+def test_a_key_pays_for_both_steps_and_its_metrics_count_both(folder: Path) -> None:
+    async def scenario() -> None:
+        keys = KeyRing(None, SecretStr(KEY))
+        async with serving(folder, keys) as (_, client):
+            headers = {"Authorization": "Bearer key-of-k-3141"}
+            tokens = keys.check("key-of-k-3141").tokens
+            assert tokens is not None
+            spent = []
+            for fields in ({}, {"rescore": 8}):
+                before = tokens.spare
+                answer = await client.post("/v1/rerank", json=BODY | CHEAP | fields, headers=headers)
+                spent.append(before - tokens.spare)
+                assert answer.json()["usage"]["total_tokens"] == pytest.approx(spent[-1], abs=20)  # some come back
+            assert spent[1] > 1.3 * spent[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_deadline_ends_both_steps(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(folder) as (engine, client):
+            late = await client.post("/v1/rerank", json=BODY | {"rescore": 20, "timeout_ms": 0.01})
+            assert late.status_code == 504
+            await engine.idle.wait()
+            assert not list(engine.waiting())
+
+    asyncio.run(scenario())
+
+
+def test_short_requests_are_answered_before_a_list_of_a_thousand(folder: Path) -> None:
+    async def scenario() -> None:
+        async with serving(folder) as (engine, client):
+            ended: list[str] = []
+
+            async def ask(name: str, path: str, body: dict[str, Any]) -> None:
+                answer = await client.post(path, json=body)
+                assert answer.status_code == 200, answer.text
+                ended.append(name)
+
+            documents = [f"{DOCUMENTS[place % 20]} {place}" for place in range(1000)]
+            long = BODY | {"documents": documents, "rescore": 1000, **CHEAP}
+            listed = asyncio.create_task(ask("list", "/v1/rerank", long))
+            second = asyncio.Event()
+            engine.listeners.answered.append(lambda *_: second.set())
+            for when in (engine.admission._queue.vacant, lambda: not second.is_set()):
+                while when():
+                    await asyncio.sleep(0.001)
+                await asyncio.gather(*(ask("short", "/v1/classify", {"inputs": "a good film"}) for _ in range(5)))
+            await listed
+            assert ended == ["short"] * 10 + ["list"]
+
+    asyncio.run(scenario())
