@@ -118,14 +118,14 @@ class Choice:
         return (shown(self.knobs) or "the first model") + again
 
 
-def choose(firsts: Sequence[First], exact: Exact, documents: int, shares: Sequence[float], budget: Budget) -> Choice:
+def choose(firsts: Sequence[First], exact: Exact, documents: int, counts: Sequence[int], budget: Budget) -> Choice:
     """Chooses the first step and how many documents the second scores again, by the last three rows of the table.
 
     Args:
         firsts: permitted settings whose lists were measured, the exact one of the same model aside.
         exact: the exact scores of all documents.
         documents: of the list.
-        shares: of a list that were scored again where it was measured, ascending.
+        counts: numbers of documents at which their second step keeps the top more often, ascending.
         budget: what has to be kept.
 
     Returns:
@@ -138,7 +138,7 @@ def choose(firsts: Sequence[First], exact: Exact, documents: int, shares: Sequen
     """
     whole = Choice(None, documents, exact.cost, exact.queue_s, exact.run_s, exact.bound, exact.cost)
     if budget.min_agreement is not None:
-        least = [_least(first, exact, documents, shares, budget.min_agreement) for first in firsts]
+        least = [_least(first, exact, documents, counts, budget.min_agreement) for first in firsts]
         reaching = [each for each in least if each is not None]
         reaching += [whole] if exact.permitted and exact.bound >= budget.min_agreement else []
         return _cheapest(reaching, budget, budget.min_agreement)
@@ -169,12 +169,9 @@ def _most(first: First, exact: Exact, documents: int, budget: Budget) -> Choice:
     return Choice(first.knobs, count, cost, first.queue_s, first.run_s, share, cost)
 
 
-def _least(first: First, exact: Exact, documents: int, shares: Sequence[float], min_agreement: float) -> Choice | None:
+def _least(first: First, exact: Exact, documents: int, counts: Sequence[int], min_agreement: float) -> Choice | None:
     """A setting with as few documents scored again as reach a goal; None where it does not."""
-    for share in shares:
-        count = max(0, math.ceil(share * documents) - 1)  # the product may be rounded up: the quotient decides
-        while count / documents < share:
-            count += 1
+    for count in counts:
         kept = first.keeps(count)
         if kept is not None and kept.bound >= min_agreement and (exact.permitted or not count):
             part = count / documents

@@ -289,7 +289,7 @@ def _first_step(
     seconds = (0.0, 0.0) if untimed else load.last.forecast(exact)
     whole = Exact(again.cost(exact), *seconds, again.most_costs(exact), permitted, bound)
     budget = Budget(steps.max_cost, limits.max_cost, load.elapsed_s, goal, goals.get(LATENCY))
-    choice = choose(firsts, whole, documents, measured.shares, budget)
+    choice = choose(firsts, whole, documents, measured.counts(documents), budget)
     if choice.knobs is None:
         return (None, Second(documents, whole=True)) if steps.cascade else (exact, None)
     if goal is not None:

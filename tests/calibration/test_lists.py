@@ -3,10 +3,13 @@
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
-from attenuator.calibration.lists import ListCalibration, most_within
+from attenuator.calibration.lists import ListCalibration, fewest_from, most_within
 from attenuator.calibration.proportions import proportion
+from attenuator.commands.calibrate.ordering import in_two_steps
+from attenuator.runtime.scores import ranked
 
 SHARES = [0, 0.02, 0.04, 0.06, 0.07, 0.1, 0.15, 0.2, 0.29, 0.3, 0.5, 0.57, 0.75, 1]
 KNOBS = {"keep": 0.5}
@@ -22,15 +25,54 @@ def lists(**changes: Any) -> ListCalibration:
 
 @pytest.mark.parametrize("documents", [1, 2, 3, 7, 10, 50, 99, 100, 256, 1000])
 def test_a_request_scores_as_many_again_as_its_figure_was_measured_with(documents: int) -> None:
+    length = max(documents, 50)
     for share in SHARES:
         assert most_within(share, documents) == Fraction(str(share)) * documents // 1
-    for rescored in range(documents + 1):
+        assert fewest_from(share, documents) == -(-Fraction(str(share)) * documents // 1)
+    for rescored in range(documents):
         kept = lists().same_top(KNOBS, rescored, documents, 1)
         assert kept is not None
         share = SHARES[kept.successes]
-        assert most_within(share, documents) <= rescored
+        assert most_within(share, length) <= rescored
         larger = [each for each in SHARES if each > share]
-        assert not larger or Fraction(rescored, documents) < Fraction(str(larger[0])), "the next share promises more"
+        assert not larger or Fraction(rescored, length) < Fraction(str(larger[0])), "the next share promises more"
+    whole = lists().same_top(KNOBS, documents, documents, 1)
+    assert whole is not None
+    assert SHARES[whole.successes] == 1
+
+
+def share_of(rescored: int, documents: int) -> int:
+    """Place of the share whose figure is promised."""
+    kept = lists().same_top(KNOBS, rescored, documents, 1)
+    assert kept is not None
+    return kept.successes
+
+
+@pytest.mark.parametrize("documents", [1, 7, 49, 50, 51, 1000])
+def test_figures_change_at_the_counts_alone(documents: int) -> None:
+    shares = [share_of(count, documents) for count in range(documents + 1)]
+    changes = [count for count, share in enumerate(shares) if not count or share != shares[count - 1]]
+    assert lists().counts(documents) == changes
+
+
+@pytest.mark.parametrize("documents", [10, 20, 35, 50, 100])
+@pytest.mark.parametrize("top", [1, 3, 8])
+def test_lists_of_other_lengths_keep_their_top_as_often_as_those_that_were_measured(documents: int, top: int) -> None:
+    """First scores that are the exact ones with noise; in short lists, the same share would keep the top less often."""
+    draw, lists_drawn = np.random.default_rng(documents + top), 200
+
+    def kept(length: int, rescored: int) -> float:
+        same = 0
+        for exact, noise in draw.normal(size=(lists_drawn, 2, length)):
+            order = in_two_steps([*(exact + 0.2 * noise)], [*exact], rescored)
+            same += order[:top] == ranked([*exact])[:top]
+        return same / lists_drawn
+
+    for share in (0.1, 0.2, 0.3, 0.5):
+        measured = kept(50, most_within(share, 50))
+        place = SHARES.index(share)
+        count = next(each for each in lists().counts(documents) if share_of(each, documents) >= place)
+        assert kept(documents, count) >= measured - 0.1
 
 
 @pytest.mark.parametrize(

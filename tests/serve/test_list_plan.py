@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from calibrations import parsed
-from lists import SHARES, list_calibration
+from lists import list_calibration
 
 from attenuator.api import Options
 from attenuator.errors import GoalOutOfReach, InvalidRequest, KnobOutOfRange, NotCalibrated, Overloaded
@@ -298,7 +298,7 @@ def chosen(model: Model, budget: Budget, *, permitted: bool = True) -> Choice:
     ]
     most = [EXACT_COST * count / LONG for count in range(LONG + 1)]
     exact = Exact(EXACT_COST, 0.0, EXACT_COST / 10, most, permitted)
-    return choose(firsts, exact, LONG, SHARES, budget)
+    return choose(firsts, exact, LONG, model.calibration.lists.counts(LONG), budget)
 
 
 @pytest.mark.parametrize(

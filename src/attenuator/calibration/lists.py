@@ -3,7 +3,8 @@
 A list is ranked in two steps: all documents at a setting, then the best of them again at the exact values. The top of
 the answer is the exact one where no document of the exact top was left behind by the first step. So one run of every
 list at a setting tells how often that holds for every number of documents that is scored again. That number is
-kept as a share of the list, because in a longer list more documents stand before those of the top.
+kept as a share of the list, because in a longer list more documents stand before those of the top. In a shorter one
+the top is a larger part, which the same share keeps less often: there the number counts, as of the median list.
 
 A goal takes the cheapest of many settings, so their bounds have to hold together: each is at a confidence of
 1 - (1 - the file's) / (settings of the grid), after Bonferroni. Shares need no such correction, for at one setting a
@@ -24,6 +25,19 @@ from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Proportio
 MAX_TOPS, MAX_SHARES = 16, 64
 
 
+def fewest_from(share: float, documents: int) -> int:
+    """The fewest documents of a list that are at least a share of it.
+
+    Args:
+        share: 0 to 1.
+        documents: of the list, at least one.
+    """
+    count = max(0, math.ceil(share * documents) - 1)  # the product may be rounded either way: the quotient decides
+    while count / documents < share:
+        count += 1
+    return count
+
+
 def most_within(share: float, documents: int) -> int:
     """The most documents of a list that are at most a share of it: how many were scored again to measure that share.
 
@@ -34,7 +48,7 @@ def most_within(share: float, documents: int) -> int:
         share: 0 to 1.
         documents: of the list, at least one.
     """
-    count = math.floor(share * documents) + 1  # the product may be rounded either way: the quotient decides, as there
+    count = math.floor(share * documents) + 1  # as in `fewest_from`
     while count / documents > share:
         count -= 1
     return count
@@ -101,6 +115,15 @@ class ListCalibration(Record):
                 raise ValueError(f"a setting must have one value for each of {count} shares")
         return self
 
+    def counts(self, documents: int) -> list[int]:
+        """How many documents of a list to score again at least for the figure of each share, ascending.
+
+        Args:
+            documents: of the list, at least one.
+        """
+        length = max(documents, self.documents)
+        return sorted({min(documents, fewest_from(share, length)) for share in self.shares})
+
     def same_top(self, knobs: Mapping[str, float], rescored: int, documents: int, top_n: int) -> Proportion | None:
         """How often the first `top_n` of two steps are those of the exact order.
 
@@ -111,10 +134,12 @@ class ListCalibration(Record):
             top_n: how many of the best are asked for; more than there are documents are all of them.
 
         Returns:
-            The figure at the next smaller share and the next larger top that were measured; None where nothing was.
+            The figure at the next smaller share and the next larger top that were measured; None where nothing was. In
+            a list that is shorter than the median one, so many documents are the share that they are of the median.
         """
         place = bisect_left(self.tops, min(top_n, documents))
         if place == len(self.tops):
             return None
-        share = bisect_right(self.shares, rescored / documents) - 1
+        part = 1.0 if rescored >= documents else rescored / max(documents, self.documents)
+        share = bisect_right(self.shares, part) - 1
         return next((row.same_top[place][share] for row in self.settings if row.knobs == knobs), None)
