@@ -20,7 +20,6 @@ from benchmarks.measure.kernels import fingerprints
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 RAW = RESULTS / "raw"  # ignored by git, which has summaries
-STUDIES = RAW / "studies"  # of which git has no summary: their tables stand in their pages
 FORMAT_VERSION = 1
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "torch", "numpy")
 # Vector extensions that decide which kernels the baselines choose.

@@ -6,13 +6,11 @@ Rows may be of several runs and trees: each says which.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
-from benchmarks.measure.kernels import fingerprint
 from benchmarks.measure.program import INTERRUPTED
 from benchmarks.report.results_files import read
 from benchmarks.report.tables import table
@@ -120,14 +118,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_cell(each)}" for name, each in value.items())
     return "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def is_outdated(row: Row) -> bool:
-    """Whether the kernels that a row measured have changed since."""
-    return row["kernels"] is None or any(_now(key) != was for key, was in row["kernels"].items())
-
-
-_now = cache(fingerprint)  # sources do not change while a program runs
 
 
 def tree_of(operators: list[str]) -> Row:

@@ -1,1 +1,0 @@
-"""The tables of the papers, made again with this project's operators."""
