@@ -239,8 +239,9 @@ class Routes:
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
         spend = None if key is None else key.spend
         chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s, asked.last))
-        if chosen.second is not None and chosen.second.whole:
-            return await self._run_parsed(asked.last or model, parsed.by_last(texts), key, flow, started_s)
+        if asked.last is not None and chosen.second is not None and chosen.second.whole:
+            events.note(model=asked.last.manifest.name)
+            return await self._run_parsed(asked.last, parsed.by_last(texts), key, flow, started_s)
         unlowered = chosen.unlowered if chosen.knobs != chosen.unlowered else None
         run = RequestRun(self._engine, work, limits, flow, started_s, options.timeout_ms, spend, unlowered)
         tokenize_s = time.perf_counter() - started_s

@@ -51,6 +51,8 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
             longest = steps.last.manifest.max_tokens
             expected = [replace(row, token_ids=row.token_ids[:longest]) for row in rows]
             places = places[: await held(using, second, expected, spent)]
+            if not places:
+                return ran
             usual = Plan(exact, ran.chosen.by, exact, {})
             items, truncate = [texts[place] for place in places], parsed.options.truncate
             encoded = await run.engine.encode(steps.last, items, usual, truncate=truncate, flow=run.flow)

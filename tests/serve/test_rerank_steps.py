@@ -44,13 +44,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, keys: KeyRing | None = None, **settings: object
-) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
-    """The service of a bundle in this process, and a client."""
-    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6, **settings})
+async def serving(*folders: Path, keys: KeyRing | None = None) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
+    """The service of bundles in this process, and a client."""
+    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6})
     engine = Engine(chosen)
-    await engine.start([folder])
+    await engine.start(folders)
     transport = httpx.ASGITransport(create_app(engine, chosen, keys or KeyRing(None, None)))
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
@@ -82,6 +80,22 @@ def test_a_second_step_that_finds_no_room_is_left_out(folder: Path, fields: dict
             assert (answer.json()["results"], answer.json()["steps"]) == (alone["results"], alone["steps"])
             again = (await client.post("/v1/rerank", json=BODY | CHEAP | fields)).json()
             assert len(again["steps"]) == 2, "there is room again"
+
+    asyncio.run(scenario())
+
+
+def test_a_second_model_that_finds_no_room_is_left_out(folder: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        small = tiny.write(tmp_path / "small", "yoso", labels=("relevance",), seed=5)
+        tiny.sign(small, task="regression")
+        async with serving(folder, small) as (engine, client):
+            alone = (await client.post("/v1/rerank", json=BODY | {"model": "small"})).json()
+            both = BODY | {"cascade": ["small", "rank"], "rescore": 5}
+            with ExitStack() as filled:
+                engine.listeners.answered.append(fill_after_first_step(engine, filled))
+                answer = (await client.post("/v1/rerank", json=both)).json()
+            assert (answer["results"], answer["steps"]) == (alone["results"], alone["steps"])
+            assert len((await client.post("/v1/rerank", json=both)).json()["steps"]) == 2, "there is room again"
 
     asyncio.run(scenario())
 
@@ -134,7 +148,7 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
 def test_a_key_pays_for_both_steps_and_its_metrics_count_both(folder: Path) -> None:
     async def scenario() -> None:
         keys = KeyRing(None, SecretStr(KEY))
-        async with serving(folder, keys) as (_, client):
+        async with serving(folder, keys=keys) as (_, client):
             headers = {"Authorization": "Bearer key-of-k-3141"}
             tokens = keys.check("key-of-k-3141").tokens
             assert tokens is not None
