@@ -65,7 +65,7 @@ def measured_on(
         tempfile.TemporaryDirectory() as folder,
         PartialResults(partial or Path(folder), what, labels, restart=False) as results,
     ):
-        logits = run_with_bar([Run(model, each, texts.encoded, predicted) for each in knobs], results)
+        logits = run_with_bar([Run(model, each, texts.encoded, texts.seeds, predicted) for each in knobs], results)
     return model, answers_of(model, texts, knobs, logits, logits[0]), logits, predicted
 
 

@@ -91,15 +91,14 @@ def texts_of(record: dict[str, Any]) -> list[str]:
 
 
 def scores(model: Model, records: list[dict[str, Any]], knobs: dict[str, float]) -> Scores:
-    """The output of each pair, one run each, its seed its place among all pairs."""
-    checked, place, every = model.knobs.check(knobs), 0, []
-    for record in records:
+    """The output of each pair, one run each, its seed the place of its list."""
+    checked, every = model.knobs.check(knobs), []
+    for place, record in enumerate(records):
         row = []
         for document in texts_of(record):
             pair = model.encode(record["query"], document)
             [result] = model.run([Row(pair.token_ids, pair.type_ids, checked, seed=place)])
             row.append(float(result.logits[0]))
-            place += 1
         every.append(row)
     return every
 
@@ -285,6 +284,9 @@ def test_a_bundle_in_int8_before_a_larger_model(folder: Path, base: Path, data: 
     assert both.lists is not None
     assert both.lists.reference == read_manifest(base).revision
     assert both.model_dump(exclude={"lists"}) == own.model_dump(exclude={"lists"})
+    for row in both.lists.settings:  # those that ran are of a grid whose bounds hold together
+        kept = row.same_top[0][0]
+        assert kept.bound == pytest.approx(bound(kept.successes, kept.trials, folder))
     assert {frozenset(row.knobs.items()) for row in both.lists.settings} <= {
         frozenset(row.knobs.items()) for row in both.settings
     }

@@ -50,6 +50,10 @@ class Lists:
             yield slice(end, end + size)
             end += size
 
+    def seeds(self) -> list[int]:
+        """The seed of each pair: one a list, since a request runs all its documents with one."""
+        return [place for place, size in enumerate(self.sizes) for _ in range(size)]
+
 
 class _Line(NamedTuple):
     """One list: its pairs, and the places of its relevant documents where the line has them."""

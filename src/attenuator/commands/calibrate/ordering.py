@@ -133,7 +133,7 @@ def calibrated_lists(
         steps: their scores.
         settings: of the grid, the exact one first.
         times: predicted, of each setting; only ratios count.
-        confidence: at which the bounds of all settings of the grid hold together.
+        confidence: of each bound, at which those of all settings of the grid hold together.
         defaults: the bundle's default of each knob, a setting of the grid.
     """
     exact_orders = [ranked(steps.exact[span]) for span in lists.spans()]
@@ -148,9 +148,7 @@ def calibrated_lists(
         reference=lists.larger.model.manifest.revision if lists.larger else None,
         tops=tops_of(lists),
         shares=list(SHARES),
-        settings=[
-            _setting(settings[place], worths[place], lists, together(confidence, len(settings))) for place in places
-        ],
+        settings=[_setting(settings[place], worths[place], lists, confidence) for place in places],
     )
 
 

@@ -19,7 +19,7 @@ from attenuator.calibration.plot import frontier_svg
 from attenuator.calibration.schema import FORMAT_VERSION, Bucket, Calibration, Certainty, Latency, shown
 from attenuator.calibration.schema import Setting as CalibratedSetting
 from attenuator.clients.progress import progress_bar
-from attenuator.commands.calibrate.ordering import Steps, at_confidence, calibrated_lists
+from attenuator.commands.calibrate.ordering import Steps, at_confidence, calibrated_lists, together
 from attenuator.commands.calibrate.partial import PartialResults
 from attenuator.commands.calibrate.runs import Logits, Run, run_all
 from attenuator.commands.calibrate.settings import COMMAND, CalibrateSettings
@@ -115,9 +115,10 @@ def measure(runs: Sequence[Run], texts: Texts, reference: Model | None, results:
     larger = texts.lists and texts.lists.larger
     others = []
     if larger:
-        others.append(Run(larger.model, larger.model.knobs.exact(), larger.encoded, predicted_time(larger.folder)))
+        knobs, predicted = larger.model.knobs.exact(), predicted_time(larger.folder)
+        others.append(Run(larger.model, knobs, larger.encoded, texts.seeds, predicted))
     if reference:
-        others.append(Run(reference, reference.knobs.exact(), texts.encoded, runs[0].predicted))
+        others.append(Run(reference, reference.knobs.exact(), texts.encoded, texts.seeds, runs[0].predicted))
     every = run_with_bar([*others, *runs], results)
     own = every[len(others) :]
     exact = every[len(others) - 1] if reference else own[0]
@@ -144,7 +145,7 @@ def lists_of(
         steps,
         knobs,
         [predicted(median, each) for each in knobs],
-        confidence=confidence,
+        confidence=together(confidence, len(grid(model.manifest.knobs))),
         defaults=model.knobs.defaults(),
     )
 
@@ -245,7 +246,9 @@ def lists_again(
     knobs = [model.knobs.check(each.knobs) for each in calibration.settings]
     about = about_of(model, settings, texts, knobs, None)
     with PartialResults(folder, about, len(model.manifest.labels), restart=settings.restart) as results:
-        measured = measure([Run(model, each, texts.encoded, predicted) for each in knobs], texts, None, results)
+        measured = measure(
+            [Run(model, each, texts.encoded, texts.seeds, predicted) for each in knobs], texts, None, results
+        )
         lists = lists_of(model, texts, knobs, measured, predicted, calibration.confidence)
         calibration = calibration.model_copy(update={"lists": lists})
         write(folder, calibration, model.manifest.name)
@@ -300,7 +303,7 @@ def calibrate(
     knobs = [model.knobs.check(each) for each in grid(manifest.knobs)]
     about = about_of(model, settings, texts, knobs, reference)
     with PartialResults(folder, about, len(manifest.labels), restart=settings.restart) as results:
-        runs = [Run(model, each, texts.encoded, predicted) for each in knobs]
+        runs = [Run(model, each, texts.encoded, texts.seeds, predicted) for each in knobs]
         measured = measure(runs, texts, reference, results)
         lists = lists and at_confidence(lists, settings.confidence, len(knobs))
         lists = lists_of(model, texts, knobs, measured, predicted, settings.confidence) or lists

@@ -40,12 +40,14 @@ class Run:
         model: the bundle.
         knobs: checked values by name.
         texts: in its own tokens.
+        seeds: one for each of them.
         predicted: time of a text by its length and setting.
     """
 
     model: Model
     knobs: Knobs
     texts: Sequence[Encoded]
+    seeds: Sequence[int]
     predicted: PredictedTime
 
     def work(self, places: Sequence[int]) -> float:
@@ -57,8 +59,8 @@ class Run:
 def run_all(runs: Sequence[Run], results: PartialResults, progress: Progress) -> list[Logits]:
     """Runs the texts, but for the batches that an earlier call has measured.
 
-    The seed of a text is its place in the file: as the seeds of all texts differ, the noise of sampling counts in the
-    agreement as the texts' own differences do.
+    As the seeds of texts or lists all differ, the noise of sampling counts in the agreement as their own differences
+    do.
 
     Args:
         runs: all of as many texts, and of models with as many labels.
@@ -78,7 +80,9 @@ def run_all(runs: Sequence[Run], results: PartialResults, progress: Progress) ->
         for batch, places in enumerate(batches_of(texts)):
             done = results.get(number, batch)
             if done is None:
-                rows = [Row(texts[place].token_ids, texts[place].type_ids, run.knobs, seed=place) for place in places]
+                rows = [
+                    Row(texts[place].token_ids, texts[place].type_ids, run.knobs, run.seeds[place]) for place in places
+                ]
                 done = np.stack([row.logits for row in run.model.run(rows)])
                 results.put(number, batch, done)
             logits[places] = done

@@ -37,8 +37,8 @@ class CalibrateSettings(CommandSettings):
     """Measure what each setting of a bundle's knobs is worth: agreement with the exact answers, accuracy, time.
 
     The service needs it to serve goals (min_agreement, max_latency_ms). Every text runs at every setting of a grid,
-    each with a seed of its own; agreement is measured for each range of lengths, with intervals, and time on this
-    device. Times are taken at the end: let the machine do nothing else then.
+    each text or list with a seed of its own; agreement is measured for each range of lengths, with intervals, and time
+    on this device. Times are taken at the end: let the machine do nothing else then.
     """
 
     data: Path

@@ -43,6 +43,11 @@ class Texts:
     lists: Lists | None = None
 
     @property
+    def seeds(self) -> Sequence[int]:
+        """Those with which a text is answered as in a request of its own: of each text, or of each list."""
+        return range(len(self.encoded)) if self.lists is None else self.lists.seeds()
+
+    @property
     def tokens(self) -> npt.NDArray[np.int64]:
         """Their lengths, int64 `[texts]`."""
         return np.array([len(one.token_ids) for one in self.encoded], dtype=np.int64)
