@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from benchmarks.report import brownout_plot, cuda_plots, knob_plots, server_plot
+from benchmarks.report import brownout_plot, cuda_plots, knob_plots
 from benchmarks.report.drawing import COLOURS, log_axes, save
 from benchmarks.report.results_files import (
     RESULTS,
@@ -81,7 +81,6 @@ def main(arguments: list[str] | None = None) -> int:
     speed_up(operators, folder / "speed_up.svg")
     projection(operators, folder / "projection.svg")
     brownout_plot.draw(folder)
-    server_plot.draw(folder)
     cuda_plots.draw(folder)
     knob_plots.draw(folder)
     return 0

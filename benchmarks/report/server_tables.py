@@ -48,12 +48,11 @@ def parts(result: Result) -> Iterator[str]:
             f"{result['target_ms']:g} ms:"
         )
         yield table(LOAD_HEAD, [load_line(row) for row in rows])
-    yield f"![goodput and latency over the load](../results/server-{result['checkpoint']}.svg)"
     yield origin(result)
 
 
 def name(server: str, variant: str) -> str:
-    """How tables and plots call a server that is asked in one way."""
+    """How tables call a server that is asked in one way."""
     return f"{server}, {variant}" if variant else server
 
 
