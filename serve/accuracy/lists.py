@@ -13,8 +13,8 @@ equal ones the cheaper; where nothing is in time the fastest | the same |
 
 * *Exact* is the last model at the exact value of every knob. Where that fits for all documents it runs alone.
 * Of one model whose first step is exact already, no second one runs.
-* `max_cost` is kept by predicted cost alone, so that the same request always has the same answer. `max_latency_ms`
-  is looked at again once the first step has run.
+* `max_cost` goes by predicted cost alone, so that load changes the answer only where it leaves no room for a second
+  step. `max_latency_ms` is looked at again once the first step has run.
 * `escalate`, and `min_agreement` or `max_latency_ms` of a model whose lists were not measured, mean what they mean for
   texts: one step.
 

@@ -214,7 +214,7 @@ keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     elif asked.goals and asked.steps is None:
         now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"
-    elif not asked.requested:
+    elif not asked.requested and (asked.steps is None or not asked.steps.whole):
         knobs = default_knobs_for(model, longest, permits) or knobs
     if asked.steps is not None:
         knobs, second = steps_within(model, asked.steps, asked.goals, limits, load, knobs)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from calibrations import parsed
+from calibrations import calibration, parsed
 from lists import list_calibration
 
 from attenuator.api import Options
@@ -68,6 +68,13 @@ def decide(
     requested = {name: value for name, value in (fields or {}).items() if name == KNOB}
     options = Options.model_validate({name: value for name, value in (fields or {}).items() if name != KNOB})
     asked = Asked.of(model, options, model.knobs.check(requested), requested, of_list)
+    return decided_by(model, asked, limits, queue_s, level)
+
+
+def decided_by(
+    model: Model, asked: Asked, limits: Limits | None = None, queue_s: float = 0.0, level: float = 0.0
+) -> Plan:
+    """The plan of what a list asks, likewise."""
 
     def load(work: Work) -> Load:
         def forecast(knobs: Knobs) -> tuple[float, float]:
@@ -155,6 +162,18 @@ def test_a_row_says_what_the_steps_of_two_models_are(
 ) -> None:
     decided = decide(before, of_list=ListFields(**of_list, last=last), fields=fields)
     assert (decided.knobs, decided.by, decided.second) == ({KNOB: hashes}, by, second)
+
+
+def test_all_documents_by_the_last_model_are_exact_whatever_its_default(before: Model, last: Model) -> None:
+    calibrated = copy.copy(last)
+    settings = [(last.knobs.exact(), [1000]), (last.knobs.defaults(), [1000])]
+    revision, longest = last.manifest.revision, last.manifest.max_tokens
+    calibrated.calibration = parsed(calibration(revision, [longest], settings, default_agreement=0.9))
+    assert decide(calibrated, of_list=ListFields()).knobs == last.knobs.defaults() != last.knobs.exact()
+    asked = Asked.of(before, Options(), {KNOB: 16}, (), ListFields(max_cost=AMPLE, last=calibrated))
+    assert asked.steps
+    decided = decided_by(calibrated, asked.by_last(asked.steps))
+    assert (decided.knobs, decided.by, decided.second) == (last.knobs.exact(), "goal", None)
 
 
 def test_two_models_that_were_not_measured_together_fill_a_budget_at_the_default(model: Model, last: Model) -> None:
