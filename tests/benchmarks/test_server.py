@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 import checkpoints
-import matplotlib as mpl
 from benchmarks.contenders import servers
 from benchmarks.measure.processes import free_port
-from benchmarks.report import server_plot, server_tables
+from benchmarks.report import server_tables
 from benchmarks.service import server
 
 from attenuator.load_generator import Client, open_loop, post
@@ -73,6 +72,3 @@ def test_it_runs_and_is_reported(tmp_path: Path) -> None:
     assert exact["agreement"]["share"] == 1
     assert result["capacity"][0]["variants"][0]["largest_difference"] < 1e-4
     assert "attenuator, mixed knobs" in "\n".join(server_tables.parts(result))
-    mpl.use("svg")
-    server_plot.servers(result, tmp_path / "server.svg")
-    assert (tmp_path / "server.svg").stat().st_size > 1000
