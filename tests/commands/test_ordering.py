@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from attenuator.commands.calibrate.ordering import in_two_steps, ndcg, reciprocal_rank
+from attenuator.calibration.grid import VALUES
+from attenuator.calibration.proportions import fewest_texts
+from attenuator.commands.calibrate.ordering import in_two_steps, ndcg, reciprocal_rank, together
+from attenuator.commands.calibrate.settings import CalibrateSettings
+
+
+@pytest.mark.parametrize(
+    ("knobs", "agreement", "lists"), [(1, 0.95, 117), (1, 0.99, 597), (2, 0.95, 142), (2, 0.99, 724)]
+)
+def test_so_many_lists_as_the_page_says_are_enough(knobs: int, agreement: float, lists: int) -> None:
+    settings = (VALUES[knobs] + 2) ** knobs  # the exact value and the default besides
+    assert fewest_texts(agreement, together(CalibrateSettings.model_fields["confidence"].default, settings)) == lists
 
 
 def test_ties_go_to_the_earlier_document() -> None:
