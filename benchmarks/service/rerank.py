@@ -21,12 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import CrossEncoder
 from transformers import BertForSequenceClassification, BertTokenizerFast
 
 from attenuator.load_generator import post
@@ -94,7 +94,8 @@ def contenders(
     """
     checkpoint = folder / "checkpoints" / "base"
     torch.set_num_threads(threads)
-    encoder = CrossEncoder(str(checkpoint), device="cpu")
+    # Imported here: it is no dependency of the project, and what judges answers needs none of it.
+    encoder = import_module("sentence_transformers").CrossEncoder(str(checkpoint), device="cpu")
     pairs = [[(each.query, document) for document in each.documents] for each in lists]
     runs: dict[str, Callable[[], Any]] = {
         CROSS_ENCODER: lambda: [encoder.predict(each, show_progress_bar=False) for each in pairs]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from benchmarks.models import ranking
 from benchmarks.models.ranking import Bm25, Passage, RankingList
-from benchmarks.models.rerank import quality
+from benchmarks.models.rerank import quality, reached
+from benchmarks.service.rerank import quality_of
 
 WORDS = [f"word{number}" for number in range(6000)]
 
@@ -93,3 +94,20 @@ def test_two_steps_order_the_best_of_the_first_by_the_last() -> None:
     each = RankingList("q", ["a", "b", "c", "d"], [0])
     assert quality([each], [first], [last], 4).tolist() == [[1.0, 1.0]]
     assert quality([each], [first], [last], 2)[0, 1] == 0.25
+
+
+def test_what_loses_least_within_a_share_of_the_time_is_named() -> None:
+    rows = [
+        {"first": name, "rescored": 5, "time": time, "lost": lost, "lost_95": 0.01}
+        for name, time, lost in (("a", 0.6, 0.0), ("b", 0.5, 0.02), ("c", 0.4, 0.03), ("d", 0.3, 0.05))
+    ]
+    half, third = reached(rows)
+    assert "b, 5 scored again" in half
+    assert "d, 5 scored again" in third
+    assert reached(rows[:1]) == []
+
+
+def test_answers_of_the_service_are_judged_by_the_order_of_their_documents() -> None:
+    lists = [RankingList("q", ["a", "b"], [1]), RankingList("q", ["a", "b"], [1])]
+    answers = [{"results": [{"index": 1}, {"index": 0}]}, {"results": [{"index": 0}, {"index": 1}]}]
+    assert quality_of(lists, answers).tolist() == [1.0, pytest.approx(1 / math.log2(3))]
