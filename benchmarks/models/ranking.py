@@ -151,7 +151,8 @@ def examples(corpus: Sequence[Passage], others: int, candidates: int, seed: int 
     index = Bm25([passage.text for passage in corpus])
     made = []
     for passage in corpus:
-        queries = [known_item(index.rare(passage.text), source)]
+        rare = index.rare(passage.text)
+        queries = [known_item(rare, source)] if len(rare) >= SHARED_WORDS else []
         if asks_for(passage, index):
             queries.append(passage.subject)
         for query in queries:

@@ -6,8 +6,8 @@ DATA is a folder with `train.jsonl.gz` and `test.jsonl.gz`, newsgroup messages a
 what is asked and what is relevant. The two files hold different messages. Of the second every other passage is in the
 lists; the rest are those that `keep` is taught with, because a model's answers to what it was trained on teach nothing.
 
-Two BERTs learn from nothing, by binary cross-entropy: `base`, 4 layers of 256 channels, and `mini`, 2 of 128, each with
-a vocabulary of its own. Then `base` is taught to bear a small `keep` with the selection behind its second layer.
+Two BERTs learn by binary cross-entropy: `mini`, 2 layers of 128 channels, from nothing, and `base`, 4 of 256, from what
+`mini` computes. Then `base` is taught to bear a small `keep` with the selection behind its second layer.
 OUTPUT gets `checkpoints/`, `bundles/` (base, base-int8, base-taught, mini), `lists.jsonl` to calibrate with
 and `held_out.jsonl` to measure on. What is there already stays. Minutes are of one processor, as in
 `train_classifier.py`. Needs torch, transformers and scikit-learn (extra `train`).
@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import BertForSequenceClassification, BertTokenizerFast
 from transformers.utils import logging
 
 from attenuator.__main__ import main as attenuator
 from attenuator.export import export
 from benchmarks.models import ranking
+from benchmarks.models.grown import grown
 from benchmarks.models.train_classifier import Text, fresh, shape_of, train
 
 LENGTH = 160  # tokens of a pair at most
@@ -33,9 +35,8 @@ DOCUMENTS = 50  # of a list
 OTHERS = 2  # passages beside each relevant one, of the best so many
 LABEL = "relevance"
 SEED = 0
-# Layers and channels, and minutes of training.
-MODELS = {"base": (4, 256, 10.0), "mini": (2, 128, 4.0)}
-LEARNING_RATE = 6e-4
+# Layers, channels, minutes of training and the learning rate at its highest.
+MODELS = {"mini": (2, 128, 4.0, 6e-4), "base": (4, 256, 4.0, 2e-4)}
 # Bundles by checkpoint and precision.
 BUNDLES = {
     "base": ("base", "fp32"),
@@ -56,22 +57,31 @@ def encoded(tokenizer: Any, pairs: Examples) -> list[torch.Tensor]:
     return [torch.tensor(row).t() for row in zip(read["input_ids"], read["token_type_ids"], strict=True)]
 
 
-def taught_on(pairs: Examples, folder: Path, name: str, minutes: float) -> None:
+def begun(texts: list[Text], checkpoints: Path, name: str) -> tuple[Any, Any]:
+    """An untrained model of `MODELS` and its tokenizer; `base` begins as the trained `mini`, see `grown.py`."""
+    layers, channels, _, _ = MODELS[name]
+    if name == "mini":
+        return fresh(texts, (LABEL,), checkpoints / name, shape_of(layers, channels, LENGTH))
+    small = BertForSequenceClassification.from_pretrained(checkpoints / "mini")
+    return grown(small, layers), BertTokenizerFast.from_pretrained(checkpoints / "mini")
+
+
+def taught_on(pairs: Examples, checkpoints: Path, name: str, minutes: float) -> None:
     """Trains one of `MODELS` and writes its checkpoint."""
-    layers, channels, _ = MODELS[name]
-    texts = [Text(query, relevant, document) for query, document, relevant in pairs]
+    folder = checkpoints / name
     folder.mkdir(parents=True)
-    model, tokenizer = fresh(texts, (LABEL,), folder, shape_of(layers, channels, LENGTH))
+    model, tokenizer = begun([Text(query, label, document) for query, document, label in pairs], checkpoints, name)
     tokenizer.model_max_length = LENGTH
     tokenizer.save_pretrained(folder)
     # With this name of the task transformers computes binary cross-entropy; what is saved is a plain score.
     model.config.problem_type = "multi_label_classification"
-    rows, labels = encoded(tokenizer, pairs), [[float(relevant)] for _, _, relevant in pairs]
+    rows, labels = encoded(tokenizer, pairs), [[float(label)] for _, _, label in pairs]
 
     def save(share: float, read: int) -> None:
         print(f"{name}, {share:4.0%}: {read / len(pairs):.2f} epochs", flush=True)
 
-    train(model, rows, labels, minutes * 60, LEARNING_RATE, 0, save)  # type: ignore[arg-type]  # a list of one label
+    model.train()
+    train(model, rows, labels, minutes * 60, MODELS[name][3], 0, save)  # type: ignore[arg-type]  # a list of one label
     model.config.problem_type = "regression"
     model.save_pretrained(folder)
 
@@ -127,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.models:
         if not (checkpoints / name / "config.json").exists():
             pairs = pairs or ranking.examples(ranking.passages(options.data / "train.jsonl.gz"), OTHERS, DOCUMENTS)
-            taught_on(pairs, checkpoints / name, name, options.minutes or MODELS[name][2])
+            taught_on(pairs, checkpoints, name, options.minutes or MODELS[name][2])
     if "base" in options.models and not (checkpoints / "base-taught" / "config.json").exists():
         others = ranking.examples(unseen[1::2], OTHERS, DOCUMENTS)
         minutes, texts = options.teaching_minutes, options.output / "unlabelled.jsonl"
