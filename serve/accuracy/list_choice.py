@@ -1,4 +1,4 @@
-"""The choice of a list's steps among measured settings: a function of numbers, see the table of `lists`."""
+"""The choice of a list's steps among measured settings: a function of numbers, see the table of `list_steps`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from attenuator.calibration.schema import shown
 from attenuator.errors import GoalOutOfReach
 from attenuator.ops.knobs import Knobs
 from attenuator.serve.accuracy.goals import AGREEMENT, LATENCY, too_slow
-from attenuator.serve.accuracy.lists import COST, rounded_up
+from attenuator.serve.accuracy.list_steps import COST, rounded_up
 
 NO_LIMIT = math.inf
 

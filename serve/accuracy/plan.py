@@ -20,7 +20,7 @@ from attenuator.serve.accuracy.brownout import Floors, Level, check_floors, knob
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, LATENCY, Circumstances, default_knobs_for, knobs_for
 from attenuator.serve.accuracy.list_choice import Budget, Exact, First, choose
-from attenuator.serve.accuracy.lists import CASCADE, RESCORE, ListFields, Second, Steps, above_budget, steps_of
+from attenuator.serve.accuracy.list_steps import CASCADE, RESCORE, ListFields, Second, Steps, above_budget, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ GoalOutOfReach |
     | 5 | `min_agreement` | the cheapest permitted setting that keeps it | GoalOutOfReach |
     | 6 | `max_latency_ms` | the most accurate permitted setting that is in time, else the fastest; beside 5 it has to \
 keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
-    | | steps of a list | take the place of 5 and 6: the table of `lists` | likewise; InvalidRequest above `max_cost` |
+    | | steps of a list | take the place of 5 and 6: see `list_steps` | likewise; InvalidRequest above `max_cost` |
     | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
     | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 2, \
 4, 5, 6 spoke; never those of 4 and 5; never below the floors; all the way where there is no room otherwise | |
@@ -238,7 +238,7 @@ def steps_within(
     Raises:
         InvalidRequest: the first step alone is above the budget, the second may be above the limit on cost, or the
             ceilings of the API key refuse exact scores.
-        GoalOutOfReach: as `lists.choose` has it; likewise Overloaded.
+        GoalOutOfReach: as `list_choice.choose` has it; likewise Overloaded.
     """
     assert load.last is not None
     exact, documents = steps.last.knobs.exact(), len(load.work.tokens)

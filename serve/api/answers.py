@@ -26,7 +26,7 @@ from attenuator.runtime.explaining import Answered
 from attenuator.runtime.grouping import GROUPING, Grouped, grouping
 from attenuator.runtime.scores import ranked
 from attenuator.runtime.zero_shot import Candidates
-from attenuator.serve.accuracy.lists import Steps
+from attenuator.serve.accuracy.list_steps import Steps
 from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.api.schema import ParsedRequest, parse_request
 from attenuator.serve.edge.arrivals import JSON

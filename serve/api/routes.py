@@ -44,7 +44,7 @@ from attenuator.serve.api.errors import answer_to, stopped
 from attenuator.serve.api.peers.routes import Peers, error_form
 from attenuator.serve.api.probes import Probes
 from attenuator.serve.api.reference_page import REFERENCE_ASSETS, reference_page
-from attenuator.serve.api.steps import second_step
+from attenuator.serve.api.second_step import second_step
 from attenuator.serve.edge.arrivals import JSON, Bodies, client_of
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.events import CLIENT_LEFT, STATUS_KEY

@@ -21,7 +21,7 @@ from attenuator.runtime import Input, Model
 from attenuator.runtime.grouping import GROUPING, Grouped
 from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
 from attenuator.runtime.windows import Windows
-from attenuator.serve.accuracy.lists import ListFields
+from attenuator.serve.accuracy.list_steps import ListFields
 from attenuator.serve.accuracy.plan import Asked
 
 TRUNCATE, TIMEOUT = "truncate", "timeout_ms"

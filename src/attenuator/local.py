@@ -19,7 +19,7 @@ from attenuator.classify_request import Join
 from attenuator.errors import InvalidRequest, printable
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
 from attenuator.ranking import Ranking
-from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose, lists
+from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResult, choose, python_ranking
 from attenuator.runtime import load as load_model
 from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.device import DeviceSetting
@@ -175,17 +175,19 @@ class LocalModel:
             InvalidRequest, EngineError: as `classify`. Budgets and goals for a list need a service.
         """
         started = time.perf_counter()
-        asked = lists.check(self.model, top_n=top_n, return_documents=return_documents, rescore=rescore, **knobs)
-        texts, pairs = lists.pairs_of(query, listed(documents))
+        asked = python_ranking.check(
+            self.model, top_n=top_n, return_documents=return_documents, rescore=rescore, **knobs
+        )
+        texts, pairs = python_ranking.pairs_of(query, listed(documents))
         call = Call.of(self.model, {"seed": seed, "truncate": truncate, "return_logits": True, **knobs})
         encoded = self._spread(partial(_encoded, self.model, call), pairs)
-        steps = [lists.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
+        steps = [python_ranking.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
         exact = replace(call, requested=self.model.knobs.exact())
         if asked.rescore is not None and steps[0].answer.knobs != exact.requested:
             best = sorted(steps[0].best(asked.rescore))
             again = self._answer(exact, [encoded[place] for place in best], self._run, time.perf_counter())
-            steps.append(lists.Step(best, again))
-        return lists.ranking(steps, texts, asked)
+            steps.append(python_ranking.Step(best, again))
+        return python_ranking.ranking(steps, texts, asked)
 
     def classify_each(self, inputs: Sequence[Any], **fields: Any) -> list[Classification | InvalidRequest]:
         """Classifies inputs as a request for each of them, of which one may be refused; arguments as `classify`.

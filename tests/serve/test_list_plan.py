@@ -1,4 +1,4 @@
-"""The steps of a list, row by row of the table in `lists`, and the choice among settings that were measured."""
+"""The steps of a list, row by row of the table in `list_steps`, and the choice among settings that were measured."""
 
 import copy
 import random
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from calibrations import calibration, parsed
-from lists import list_calibration
+from list_calibrations import list_calibration
 
 from attenuator.api import Options
 from attenuator.errors import GoalOutOfReach, InvalidRequest, KnobOutOfRange, NotCalibrated, Overloaded
@@ -18,7 +18,7 @@ from attenuator.runtime import Model
 from attenuator.serve.accuracy.brownout import Level
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.list_choice import Budget, Choice, Exact, First, choose
-from attenuator.serve.accuracy.lists import ListFields, Second
+from attenuator.serve.accuracy.list_steps import ListFields, Second
 from attenuator.serve.accuracy.plan import Asked, Limits, Load, Plan, plan
 
 KNOB, DEFAULT, DOCUMENTS = "num_hashes", 32, 40

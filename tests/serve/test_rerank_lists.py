@@ -11,7 +11,7 @@ import calibrations
 import numpy as np
 import pytest
 import tiny
-from lists import list_calibration
+from list_calibrations import list_calibration
 from service import Service
 
 from attenuator.runtime import Model, load

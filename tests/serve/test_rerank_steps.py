@@ -11,15 +11,15 @@ import calibrations
 import httpx
 import pytest
 import tiny
-from lists import list_calibration
+from list_calibrations import list_calibration
 from pydantic import SecretStr
 
 from attenuator.runtime import Row, load
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.accuracy.cost import Work
-from attenuator.serve.accuracy.lists import Second, Steps
+from attenuator.serve.accuracy.list_steps import Second, Steps
 from attenuator.serve.accuracy.plan import Limits
-from attenuator.serve.api.steps import held, limited
+from attenuator.serve.api.second_step import held, limited
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine, RequestRun
 from attenuator.serve.scheduling.requests import ANYONE

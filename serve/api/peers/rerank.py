@@ -21,7 +21,7 @@ from attenuator.runtime.pairs import check_reranker, paired, texts_of
 from attenuator.runtime.request import check_values, wrong
 from attenuator.runtime.scores import ranked, sigmoid
 from attenuator.serve import events
-from attenuator.serve.accuracy.lists import CASCADE, ListFields
+from attenuator.serve.accuracy.list_steps import CASCADE, ListFields
 from attenuator.serve.api.answers import Answer, Write, elements
 from attenuator.serve.api.peers import forms, tei, vllm
 from attenuator.serve.api.peers import rerank_types as types

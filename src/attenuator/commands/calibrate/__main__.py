@@ -9,7 +9,7 @@ from rich.console import Console
 from attenuator.bundle import CALIBRATION, Manifest, read_manifest
 from attenuator.calibration.schema import Calibration, read_calibration
 from attenuator.commandline import INTERRUPTED, note, parse
-from attenuator.commands.calibrate.lists import has_lists
+from attenuator.commands.calibrate.list_file import has_lists
 from attenuator.commands.calibrate.pipeline import calibrate, lists_again, time_again
 from attenuator.commands.calibrate.references import References, references_of
 from attenuator.commands.calibrate.settings import (

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attenuator.calibration.frontier import undominated
 from attenuator.calibration.lists import ListCalibration, ListSetting, most_within
 from attenuator.calibration.proportions import proportion
-from attenuator.commands.calibrate.lists import Lists
+from attenuator.commands.calibrate.list_file import Lists
 from attenuator.runtime.scores import ranked
 
 TOPS = (1, 3, 5, 10)

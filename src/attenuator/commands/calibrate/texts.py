@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attenuator.bundle import Manifest, file_sha256
 from attenuator.calibration.frontier import texts_needed
 from attenuator.calibration.proportions import fewest_texts
-from attenuator.commands.calibrate.lists import Larger, Lists, has_lists, is_list, read_lists, refuse_mixed
+from attenuator.commands.calibrate.list_file import Larger, Lists, has_lists, is_list, read_lists, refuse_mixed
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Encoded, Input, Model

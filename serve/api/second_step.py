@@ -11,7 +11,7 @@ from attenuator.runtime.scores import ranked
 from attenuator.serve import events
 from attenuator.serve.accuracy.cost import BILLION
 from attenuator.serve.accuracy.goals import LATENCY
-from attenuator.serve.accuracy.lists import COST, Second, Steps
+from attenuator.serve.accuracy.list_steps import COST, Second, Steps
 from attenuator.serve.accuracy.plan import Plan
 from attenuator.serve.api.answers import Again, Ran
 from attenuator.serve.api.schema import ParsedRequest
