@@ -295,7 +295,7 @@ def test_a_bundle_in_int8_before_a_larger_model(folder: Path, base: Path, data: 
 def test_the_command_and_inspect_say_what_keeps_the_order(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(calibrated)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    head = "first goal alpha, keep again speed-up kept at least nDCG@10 MRR@10"
+    head = "first of lists alpha, keep again speed-up kept at least nDCG@10 MRR@10"
     assert head in said
     lists = lists_of(calibrated)
     assert f"Measured on {lists.lists} lists of lists.jsonl, the median one of {lists.documents} documents" in said

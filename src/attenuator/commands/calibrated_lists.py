@@ -96,7 +96,8 @@ def show_lists(console: Console, calibration: Calibration) -> None:
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     speedup, measures = ["speed-up"] * own, ["nDCG@10", "MRR@10"] * relevant
-    for name in ("first", "goal", ", ".join(lists.settings[0].knobs), "again", *speedup, "kept", "at least", *measures):
+    head = ("first", "of lists", ", ".join(lists.settings[0].knobs), "again", *speedup, "kept", "at least", *measures)
+    for name in head:
         table.add_column(name, justify="right")
     unpaid: dict[int, float] = {}
     for place, top in enumerate(lists.tops):
@@ -160,6 +161,7 @@ def _about(calibration: Calibration, lists: ListCalibration, times: Latency | No
         order = f"; the exact order is that of the bundle {lists.reference[:12]}, which scores again"
     scored = f", whose nDCG@10 is {exact.ndcg[-1]:.3f} and MRR@10 {exact.mrr[-1]:.3f}" if exact.ndcg else ""
     return (
-        f"Measured on {lists.lists} lists of {lists.data}, the median one of {lists.documents} documents; bounds hold "
-        f"together at {100 * calibration.confidence:g} % confidence{order}{scored}."
+        f"Measured on {lists.lists} lists of {lists.data}, the median one of {lists.documents} documents; min_agreement "
+        f"goes by the bounds (at least), which hold together at {100 * calibration.confidence:g} % "
+        f"confidence{order}{scored}."
     )
