@@ -161,7 +161,7 @@ def _about(calibration: Calibration, lists: ListCalibration, times: Latency | No
         order = f"; the exact order is that of the bundle {lists.reference[:12]}, which scores again"
     scored = f", whose nDCG@10 is {exact.ndcg[-1]:.3f} and MRR@10 {exact.mrr[-1]:.3f}" if exact.ndcg else ""
     return (
-        f"Measured on {lists.lists} lists of {lists.data}, the median one of {lists.documents} documents; min_agreement "
-        f"goes by the bounds (at least), which hold together at {100 * calibration.confidence:g} % "
+        f"Measured on {lists.lists} lists of {lists.data}, the median one of {lists.documents} documents; "
+        f"min_agreement goes by the bounds (at least), which hold together at {100 * calibration.confidence:g} % "
         f"confidence{order}{scored}."
     )
