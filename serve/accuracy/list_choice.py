@@ -153,7 +153,9 @@ def choose(firsts: Sequence[First], exact: Exact, documents: int, counts: Sequen
     affordable = [each for each in choices if each.cost <= budget.cost]
     in_time = [each for each in affordable if each.total_s <= budget.left_s]
     if in_time:
-        return max(in_time, key=lambda each: (each.knobs is None, each.share, -each.cost))
+        # Where no second step may use what a cheap first one leaves, that would only be less accurate.
+        sign = -1 if exact.permitted else 1
+        return max(in_time, key=lambda each: (each.knobs is None, each.share, sign * each.cost))
     return min(affordable, key=lambda each: each.total_s) if affordable else min(choices, key=lambda each: each.cost)
 
 

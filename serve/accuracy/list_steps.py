@@ -7,7 +7,8 @@
 | `max_cost`, `max_latency_ms` beside knobs, or with a cascade whose lists were not measured | the same | as many as \
 the rest of the budget holds |
 | `max_cost`, `max_latency_ms` | the setting that keeps the top most often with as many as the budget then holds, of \
-equal ones the cheaper; where nothing is in time the fastest | the same |
+equal ones the cheaper, or the dearer where no second step is permitted; where nothing is in time the fastest | the \
+same |
 | `min_agreement` | with the second step the cheapest whose bound reaches it | as many as that takes |
 | `min_agreement` and a budget | the same within the budget, else refused | the same |
 

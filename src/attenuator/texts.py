@@ -115,8 +115,8 @@ def checked(line: str, where: str) -> str:
     return line
 
 
-def record_of(line: str, where: str) -> dict[str, Any]:
-    """The object that a JSON line holds.
+def record_of(line: str, where: str, allowed: str = OBJECT) -> dict[str, Any]:
+    """The object that a JSON line holds; `allowed` says what it must be, for errors.
 
     Raises:
         InvalidRequest: it is not UTF-8, not JSON, no object, has a field twice, or half of a surrogate pair.
@@ -133,7 +133,7 @@ def record_of(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise InvalidRequest(f"{where} is {shown(record)}, {OBJECT}")
+        raise InvalidRequest(f"{where} is {shown(record)}, {allowed}")
     return record
 
 

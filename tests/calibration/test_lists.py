@@ -97,6 +97,8 @@ def test_what_was_not_measured_has_no_figure() -> None:
         ({"tops": [1, 3]}, "one same_top for each of 2 tops"),
         ({"tops": [3, 1, 8]}, "must rise"),
         ({"reference": "BASE"}, "reference"),
+        ({"lists": 999}, "must count 999 lists"),
+        ({"documents": 10**400}, "documents"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], sentence: str) -> None:

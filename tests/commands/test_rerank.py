@@ -177,6 +177,12 @@ def test_a_table_on_a_terminal(
         (["{rank}", "--query", "a", "--rescore", "0", "law"], 2, "--rescore (or ATTENUATOR_RESCORE) is '0'"),
         (["{rank}", "--query", "a", "--top-n", "0", "law"], 2, "--top-n (or ATTENUATOR_TOP_N) is '0'"),
         (["{rank}", "--query", "a", "--max-cost", "3", "law"], 2, "--max-cost needs a server"),
+        (
+            ["{url}", "--query", "a", "--max-cost", "inf", "law"],
+            2,
+            "ATTENUATOR_MAX_COST) is 'inf', must be a number above 0",
+        ),
+        (["{rank}", "--input", "{array}"], 1, 'array.jsonl line 1 is a list, must be {"query": "..", "documents": '),
         (["{rank}", "--query", "a", "--cascade", "a,b", "law"], 2, "--cascade needs a server"),
         (["{rank}", "--query", "a", "--pair-column", "b", "law"], 2, "the flag --pair-column is unknown"),
         (["{rank}", "--query", "a", "--num-hashes", "3", "law"], 1, "has no knob num_hashes"),
@@ -214,6 +220,7 @@ def test_what_is_wrong_is_told_in_one_sentence(
         "empty.txt": "\n",
         "lists.jsonl": good,
         "odd.jsonl": good + '{"query": "a"}\n',
+        "array.jsonl": "[1]\n",
         "wrong.jsonl": '{"query": "a", "documents": ["b", 3]}\n',
         "none.jsonl": '{"query": "a", "documents": []}\n',
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import calibrations
 import pytest
+from list_calibrations import list_calibration
 
 from attenuator import bundle
 from attenuator.calibration import schema
@@ -124,6 +125,14 @@ HOSTILE = {
     "a default above 1": (change("default_agreement", value=1.5), "default_agreement: Input should be less than or"),
     "a default in words": (change("default_agreement", value="x"), "default_agreement: Input should be a valid number"),
 }
+
+
+def test_a_first_step_outside_the_bounds_of_a_knob_is_refused(folder: Path, models: dict[str, Model]) -> None:
+    kept = [[100] * 4] * 2
+    written = list_calibration(models["yoso"], [({"num_hashes": 0}, kept), ({"num_hashes": 100_000}, kept)])
+    calibrations.write(folder, written)
+    with pytest.raises(BundleError, match=r"lists\.settings\.1\.knobs: num_hashes is 100000\.0, must be a whole"):
+        load(folder, check=False)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

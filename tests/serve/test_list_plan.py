@@ -349,6 +349,16 @@ def test_without_exact_scores_the_first_step_alone_counts(model: Model) -> None:
         assert (choice.knobs, choice.rescored) == ({KNOB: hashes}, 0)
 
 
+def test_without_exact_scores_the_most_accurate_of_equal_first_steps_runs(model: Model) -> None:
+    lost = copy.copy(model)
+    kept = [[0, 90, 100, 100]] * 2
+    settings = [({KNOB: 0}, [[100] * 4] * 2), *(({KNOB: hashes}, kept) for hashes in (64, 16, 4))]
+    lost.calibration = parsed(list_calibration(lost, settings))
+    for seconds, hashes in ((0.5, 64), (0.3, 16), (0.15, 4)):
+        fields, limits = {"max_latency_ms": 1000 * seconds}, Limits({KNOB: 100}, "k")
+        assert decide(lost, of_list=ListFields(), fields=fields, limits=limits).knobs == {KNOB: hashes}
+
+
 @pytest.mark.parametrize(
     ("goal", "hashes", "rescored"), [(0.93, 64, 50), (0.9, 16, 50), (0.85, 64, 20), (0.8, 64, 20), (0.3, 16, 0)]
 )

@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "twice": ("cascade", "names 'rank' twice", {"cascade": ["rank", "rank"], "rescore": 1}),
     "model beside": (
         "model",
-        "must be left out there or be its last model, 'rank'",
+        "must be left out there or name its last one, 'rank'",
         {"cascade": BOTH, "model": "mini"},
     ),
     "no count": ("cascade", "does not say how many documents", {"cascade": BOTH}),

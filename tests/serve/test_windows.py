@@ -148,6 +148,8 @@ def test_the_service_and_its_client_answer_as_in_process(mca: Service, bundles: 
         ({"join": "sum"}, "join", """is 'sum', must be "mean", "max" or "first\""""),
         ({"join": ..., "window_tokens": 20}, "join", "is missing"),
         ({"window_tokens": 8193}, "window_tokens", "is 8193, must be at most 8192, the tokens that the model takes"),
+        ({"window_tokens": 10**300}, "window_tokens", "is a number with more than 18 digits, must be at most 8192"),
+        ({"stride_tokens": 10**300}, "stride_tokens", "is a number with more than 18 digits, must be at most"),
         ({"window_tokens": 2}, "window_tokens", "is 2, must be at least 3: the rest of each pair fills it"),
         ({"window_tokens": 0}, "window_tokens", "is 0, must be a whole number of at least 1"),
         ({"stride_tokens": 15}, "stride_tokens", "is 15, must be at most 14, as many as a window has of the text"),

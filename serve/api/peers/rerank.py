@@ -178,7 +178,7 @@ def cascade_of(fields: Mapping[str, Any], served: Callable[[str], Model]) -> tup
     if first == last:
         raise wrong(CASCADE, f"names '{printable(first, MAX_NAME)}' twice", allowed)
     if fields.get("model", last) != last:
-        sentence = f"model stands beside {CASCADE}, must be left out there or be its last model, '{last}'"
+        sentence = f"model stands beside {CASCADE}, must be left out there or name its last one, '{last}'"
         raise InvalidRequest(sentence, param="model", allowed=f"'{last}', or no model beside {CASCADE}")
     return first, last
 

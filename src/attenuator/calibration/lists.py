@@ -23,6 +23,7 @@ from attenuator.bundle import Sha256
 from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Proportion, Record
 
 MAX_TOPS, MAX_SHARES = 16, 64
+MAX_DOCUMENTS = 2**31 - 1  # no number overflows in a product with a share
 
 
 def fewest_from(share: float, documents: int) -> int:
@@ -92,7 +93,7 @@ class ListCalibration(Record):
     data: Line
     data_sha256: Sha256
     lists: Annotated[int, Field(ge=1)]
-    documents: Annotated[int, Field(ge=1)]
+    documents: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS)]
     reference: Sha256 | None = None
     tops: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=MAX_TOPS)]
     shares: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=MAX_SHARES)]
@@ -110,6 +111,8 @@ class ListCalibration(Record):
         for row in self.settings:
             if len(row.same_top) != len(self.tops):
                 raise ValueError(f"a setting must have one same_top for each of {len(self.tops)} tops")
+            if any(each.trials != self.lists for kept in row.same_top for each in kept):
+                raise ValueError(f"same_top must count {self.lists} lists, as many as were measured")
             lengths = {len(row.overlap), *(len(each) for each in row.same_top)}
             if lengths != {count} or not {len(row.ndcg), len(row.mrr)} <= {0, count}:
                 raise ValueError(f"a setting must have one value for each of {count} shares")

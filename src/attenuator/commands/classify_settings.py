@@ -84,7 +84,7 @@ class ClassifySettings(PlaceSettings):
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Goal in place of knobs, for calibrated models: the cheapest ones whose answers agree with the exact ones on at
     least this share of inputs; 1 is exact."""
-    max_latency_ms: Annotated[float, Field(gt=0)] | None = None
+    max_latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Goal in place of knobs, with --url: the most accurate ones that are predicted to answer within this time, in
     milliseconds."""
     explain: bool = False

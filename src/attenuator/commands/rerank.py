@@ -74,7 +74,7 @@ def asked_by(settings: RerankSettings, words: Sequence[str], file: str | None) -
     if settings.query is None:
         assert file is not None
         for where, line in places(lines(file), name_of(file)):
-            record = record_of(line, where)
+            record = record_of(line, where, LINE)
             for name in (QUERY, DOCUMENTS):
                 if name not in record:
                     raise InvalidRequest(f"{where} has no field {name}, {LINE}")

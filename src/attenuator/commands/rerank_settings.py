@@ -67,9 +67,9 @@ class RerankSettings(PlaceSettings):
     """Score so many of the best again, exactly, in a second step; the knobs are those of the first."""
     cascade: str | None = None
     """With a server, two of its models, FIRST,LAST: the first scores all documents, the last the best ones again."""
-    max_cost: Annotated[float, Field(gt=0)] | None = None
+    max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """With a server, a budget for a list, both steps together, in billions of multiply-adds."""
-    max_latency_ms: Annotated[float, Field(gt=0)] | None = None
+    max_latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """With a server, a budget of time for a list, in milliseconds."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """With a server, a goal in place of knobs: the top of a list is the exact one at least this often."""

@@ -123,6 +123,8 @@ def _settings(calibration: Calibration) -> Iterator[tuple[str, Mapping[str, floa
         yield f"settings.{index}.knobs", setting.knobs
     for index, row in enumerate(calibration.certainty.settings if calibration.certainty else ()):
         yield f"certainty.settings.{index}.knobs", row.knobs
+    for index, first in enumerate(calibration.lists.settings if calibration.lists else ()):
+        yield f"lists.settings.{index}.knobs", first.knobs
     for index, device in enumerate(calibration.latency):
         for number, speed in enumerate(device.speeds):
             yield f"latency.{index}.speeds.{number}.knobs", speed.knobs

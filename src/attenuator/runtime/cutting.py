@@ -5,6 +5,7 @@ from typing import Literal
 from tokenizers import Encoding
 
 from attenuator.errors import InvalidRequest
+from attenuator.ops.knobs import shown
 
 
 def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
@@ -56,4 +57,6 @@ def check_room(size: int, room: int, step: int) -> None:
         ("stride_tokens", step if step > room else None, f"at most {room}, as many as a window has of the text"),
     ):
         if value is not None:
-            raise InvalidRequest(f"{name} is {value}, must be {allowed}", param=name, allowed=allowed.partition(":")[0])
+            raise InvalidRequest(
+                f"{name} is {shown(value)}, must be {allowed}", param=name, allowed=allowed.partition(":")[0]
+            )

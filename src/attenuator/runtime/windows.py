@@ -16,6 +16,7 @@ from attenuator.bundle import Manifest, Task
 from attenuator.classify_request import Join, LongTexts
 from attenuator.errors import InvalidRequest
 from attenuator.ops import SEQUENCE_OUTPUTS
+from attenuator.ops.knobs import shown
 from attenuator.runtime.request import check_values, wrong
 from attenuator.runtime.scores import SCORES, Floats, Logits, RowScores, predict
 from attenuator.runtime.tokens import Encoded, Input, TextEncoder
@@ -84,7 +85,7 @@ class Windows:
                 raise wrong(name, "is true", f"left out beside {JOIN}")
         size = own.window_tokens or manifest.max_tokens
         if size > manifest.max_tokens:
-            raise wrong(SIZE, f"is {size}", f"at most {manifest.max_tokens}, the tokens that the model takes")
+            raise wrong(SIZE, f"is {shown(size)}", f"at most {manifest.max_tokens}, the tokens that the model takes")
         return cls(manifest.labels, manifest.task, manifest.thresholds, own.join, size, own.stride_tokens)
 
     def inputs(self, items: Iterable[Input]) -> Iterator[Input]:
