@@ -154,9 +154,11 @@ def test_a_table_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    code, output, _ = run("rerank", folder, "--query", QUERY, *KNOBS, "--rescore", "2", *DOCUMENTS, "long [good] " * 20)
+    code, output, _ = run(
+        "rerank", folder, "--query", QUERY, *KNOBS, "--rescore", "2", *DOCUMENTS, "\x1b]0;title\along [good] " * 20
+    )
     lines = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", output).splitlines()
-    assert code == 0
+    assert (code, "\x1b]" in output, "\a" in output) == (0, False, False)
     assert lines[0].split() == ["score", "step", "index", "document"]
     assert [line.split()[1] for line in lines[1:8]] == ["2", "2", "1", "1", "1", "1", "1"]
     assert any("[good]" in line and line.rstrip().endswith("...") for line in lines)

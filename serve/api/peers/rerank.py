@@ -166,7 +166,7 @@ def cascade_of(fields: Mapping[str, Any], served: Callable[[str], Model]) -> tup
     if not isinstance(names, list):
         raise wrong(CASCADE, f"is {shown(names)}", allowed)
     if len(names) != 2:
-        raise wrong(CASCADE, f"has {len(names)} names", allowed)
+        raise wrong(CASCADE, f"has {len(names)} name{'s' * (len(names) != 1)}", allowed)
     for place, name in enumerate(names):
         if not isinstance(name, str):
             raise wrong(f"{CASCADE}[{place}]", f"is {shown(name)}", "the name of a served model")

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from attenuator.api import Classification, Prediction
 from attenuator.calibration.schema import shown
+from attenuator.errors import printable
 from attenuator.ops import SEQUENCE_OUTPUTS
 from attenuator.texts import Item
 
@@ -28,8 +29,9 @@ class Output(Protocol):
 
 
 def cut(text: str, characters: int) -> str:
-    """The beginning of a text."""
-    return text if len(text) <= characters else text[: characters - 3] + "..."
+    """The beginning of a text, without characters that would steer a terminal."""
+    line = printable(text, max(1, len(text)))
+    return line if len(line) <= characters else line[: characters - 3] + "..."
 
 
 def labels_of(prediction: Prediction) -> str:

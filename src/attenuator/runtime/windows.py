@@ -21,6 +21,7 @@ from attenuator.runtime.request import check_values, wrong
 from attenuator.runtime.scores import SCORES, Floats, Logits, RowScores, predict
 from attenuator.runtime.tokens import Encoded, Input, TextEncoder
 
+UNLIMITED = 2**40  # windows: more than any memory has, and times a window's tokens still an index
 LONG_TEXTS = tuple(LongTexts.model_fields)
 JOIN, SIZE = LONG_TEXTS[:2]
 APART = ("truncate", "explain", "escalate")  # fields that say something else of a text, or nothing of one in windows
@@ -94,7 +95,8 @@ class Windows:
         Raises:
             InvalidRequest: one is token ids.
         """
-        most = 1 if self.join == "first" else len_limit(self.most)
+        # One more than are allowed, so that a longer text shows.
+        most = 1 if self.join == "first" else UNLIMITED if self.most is None else self.most + 1
         for item in items:
             if item.text is None:
                 raise wrong(item.param, "is token ids", f"a text beside {JOIN}: they are used as given")
@@ -149,8 +151,3 @@ class Windows:
 
     def _starts(self) -> npt.NDArray[np.int64]:
         return np.cumsum([0, *self.counts[:-1]])
-
-
-def len_limit(most: int | None) -> int:
-    """Windows to make of a text at most: one more than are allowed, so that a longer one shows."""
-    return 1_000_000 if most is None else most + 1
