@@ -14,17 +14,18 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from attenuator import runtime
 from attenuator.export import export
 from attenuator.export.selection import DROPPED
-from benchmarks.contenders import padded
+from benchmarks.contenders import openvino_models, padded
 from benchmarks.contenders.documents import Documents
 from benchmarks.measure.cases import checked
 
 TORCH, PIPELINE = "PyTorch, eager", "transformers pipeline"
 ORT_FP32, ORT_FP32_SORTED = "ONNX Runtime fp32", "ONNX Runtime fp32, sorted"
 ORT_INT8, ORT_INT8_SORTED = "ONNX Runtime int8", "ONNX Runtime int8, sorted"
+OPENVINO, SORTED = "OpenVINO", ", sorted"
 EXACT = "exact"
 # They compute what another contender computes, bit for bit or but for rounding: its labels are theirs.
-SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED)
-EXACT_CONTENDERS = (TORCH, PIPELINE, ORT_FP32, ORT_FP32_SORTED, EXACT)
+SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED, f"{OPENVINO} fp32", f"{OPENVINO} fp32{SORTED}")
+EXACT_CONTENDERS = (*SLOW_TWINS, ORT_FP32, EXACT)
 PRECISIONS = ("fp32", "int8")
 KEEP = "keep"
 MERGED = ", merged"  # behind the name of a contender whose left out tokens become one
@@ -82,6 +83,14 @@ class Served:
             self._sessions[key] = padded.session(self.onnx[precision], threads)
         return self._sessions[key]
 
+    def compiled(self, precision: str, threads: int, documents: Documents) -> Any:
+        """OpenVINO's model, made once; in int8, by the first documents that are asked for."""
+        key = (OPENVINO, precision, threads)
+        if key not in self._sessions:
+            traced = self.onnx["traced"]
+            self._sessions[key] = openvino_models.compiled(traced, precision, threads, documents)
+        return self._sessions[key]
+
     def bundle(self, precision: str, threads: int, suffix: str = "") -> runtime.Model:
         """A bundle's model, loaded once; with the suffix `MERGED` that of the bundle which merges tokens."""
         key = ("bundle", precision, suffix, threads)
@@ -100,6 +109,12 @@ class Served:
             session = self.session(precision, threads)
             for name, by_length in zip(names, (False, True), strict=True):
                 runs[name] = partial(padded.through_ort, session, documents, by_length=by_length)
+        for precision in openvino_models.precisions():
+            compiled = self.compiled(precision, threads, documents)
+            for suffix in ("", SORTED):
+                name = f"{OPENVINO} {precision}{suffix}"
+                by_length = suffix == SORTED
+                runs[name] = partial(openvino_models.through_openvino, compiled, documents, by_length=by_length)
         for precision in PRECISIONS:
             prefix = "" if precision == "fp32" else f"{precision}, "
             model = self.bundle(precision, threads)
