@@ -34,10 +34,11 @@ EXACT = "exact"
 # Bundle and `keep` of each first step.
 FIRST_STEPS: dict[str, tuple[str, float]] = {
     EXACT: ("base", 1.0),
-    **{f"{KEEP} {value:g}": ("base", value) for value in (0.05, 0.1, 0.2, 0.3, 0.5)},
-    **{f"taught {KEEP} {value:g}": ("base-taught", value) for value in (0.05, 0.1, 0.2, 0.3)},
+    **{f"{KEEP} {value:g}": ("base", value) for value in (0.05, 0.2, 0.5)},
+    **{f"taught {KEEP} {value:g}": ("base-taught", value) for value in (0.05, 0.2)},
+    **{f"{KEEP} {value:g}, behind the first layer": ("base-first", value) for value in (0.05, 0.1, 0.2, 0.3)},
     "int8": ("base-int8", 1.0),
-    **{f"int8 {KEEP} {value:g}": ("base-int8", value) for value in (0.1, 0.2, 0.3)},
+    **{f"int8 {KEEP} {value:g}": ("base-int8", value) for value in (0.05, 0.2)},
     "mini": ("mini", 1.0),
 }
 # Largest share of the exact time, and what may be lost of nDCG@10 at it.

@@ -8,7 +8,7 @@ lists; the rest are those that `keep` is taught with, because a model's answers 
 
 Two BERTs learn by binary cross-entropy: `mini`, 2 layers of 128 channels, from nothing, and `base`, 4 of 256, from what
 `mini` computes. Then `base` is taught to bear a small `keep` with the selection behind its second layer.
-OUTPUT gets `checkpoints/`, `bundles/` (base, base-int8, base-taught, mini), `lists.jsonl` to calibrate with
+OUTPUT gets `checkpoints/`, `bundles/` (base, base-first, base-int8, base-taught, mini), `lists.jsonl` to calibrate with
 and `held_out.jsonl` to measure on. What is there already stays. Minutes are of one processor, as in
 `train_classifier.py`. Needs torch, transformers and scikit-learn (extra `train`).
 """
@@ -37,15 +37,16 @@ LABEL = "relevance"
 SEED = 0
 # Layers, channels, minutes of training and the learning rate at its highest.
 MODELS = {"mini": (2, 128, 4.0, 6e-4), "base": (4, 256, 4.0, 2e-4)}
-# Bundles by checkpoint and precision.
+# How `keep` is taught to leave tokens out: behind the second layer, and they become one row.
+SCHEDULE, MERGE = "second", "mean"
+# Bundles: checkpoint, precision and schedule.
 BUNDLES = {
-    "base": ("base", "fp32"),
-    "base-int8": ("base", "int8"),
-    "base-taught": ("base-taught", "fp32"),
-    "mini": ("mini", "fp32"),
+    "base": ("base", "fp32", SCHEDULE),
+    "base-first": ("base", "fp32", "first"),
+    "base-int8": ("base", "int8", SCHEDULE),
+    "base-taught": ("base-taught", "fp32", SCHEDULE),
+    "mini": ("mini", "fp32", "first"),
 }
-# How `keep` leaves tokens out, taught and untaught alike: behind the second layer, and they become one row.
-SELECTION = {"schedule": "second", "merge": "mean"}
 
 Examples = Sequence[tuple[str, str, int]]
 
@@ -93,16 +94,10 @@ def teach(source: Path, pairs: Examples, output: Path, minutes: float, texts: Pa
         SystemExit: `attenuator adapt` failed.
     """
     texts.write_text("".join(json.dumps({"text": q, "text_pair": d}) + "\n" for q, d, _ in pairs), encoding="utf-8")
-    flags = ["--data", str(texts), "--output", str(output), "--schedule", SELECTION["schedule"], "--truncate"]
+    flags = ["--data", str(texts), "--output", str(output), "--schedule", SCHEDULE, "--truncate"]
     flags += ["--max-minutes", str(minutes), "--threads", "1"]
     if attenuator(["adapt", str(source), "--keep", *flags]):
         raise SystemExit("benchmarks: `attenuator adapt` failed")
-
-
-def write_bundle(checkpoint: Path, bundle: Path, precision: str) -> None:
-    """Exports a checkpoint; `mini` has no layer behind its second, and gets what export gives by itself."""
-    selection = {} if checkpoint.name == "mini" else SELECTION
-    export(str(checkpoint), attention="softmax", output=bundle, precision=precision, **selection)
 
 
 def write_lists(corpus: Sequence[ranking.Passage], options: argparse.Namespace) -> None:
@@ -142,9 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         others = ranking.examples(unseen[1::2], OTHERS, DOCUMENTS)
         minutes, texts = options.teaching_minutes, options.output / "unlabelled.jsonl"
         teach(checkpoints / "base", others, checkpoints / "base-taught", minutes, texts)
-    for bundle, (checkpoint, precision) in BUNDLES.items():
+    for bundle, (checkpoint, precision, schedule) in BUNDLES.items():
         if (checkpoints / checkpoint / "config.json").exists() and not (bundles / bundle).exists():
-            write_bundle(checkpoints / checkpoint, bundles / bundle, precision)
+            options_of = {"attention": "softmax", "precision": precision, "schedule": schedule, "merge": MERGE}
+            export(str(checkpoints / checkpoint), output=bundles / bundle, **options_of)
     return 0
 
 

@@ -48,18 +48,18 @@ EXACT = {"keep": 1.0}
 REQUESTS: dict[str, dict[str, Any]] = {
     "serve, fp32": {"model": "base", **EXACT},
     "serve, int8": {"model": "base-int8", **EXACT},
-    "serve, keep 0.2, 10 again": {"model": "base", "keep": 0.2, "rescore": 10},
-    "serve, int8 to fp32, 10 again": {"cascade": ["base-int8", "base"], **EXACT, "rescore": 10},
-    "serve, mini to base, 10 again": {"cascade": ["mini", "base"], **EXACT, "rescore": 10},
-    "serve, mini to int8, 10 again": {"cascade": ["mini", "base-int8"], **EXACT, "rescore": 10},
+    "serve, keep 0.05, 5 again": {"model": "base", "keep": 0.05, "rescore": 5},
+    "serve, int8 keep 0.05 to fp32, 5 again": {"cascade": ["base-int8", "base"], "keep": 0.05, "rescore": 5},
+    "serve, mini to base, 5 again": {"cascade": ["mini", "base"], **EXACT, "rescore": 5},
+    "serve, mini to int8, 5 again": {"cascade": ["mini", "base-int8"], **EXACT, "rescore": 5},
 }
 SERVED = ("base", "base-int8", "mini")
 BUDGETS = (1 / 2, 1 / 3)
 # First steps of the requests with budgets.
 BUDGETED: dict[str, dict[str, Any]] = {
-    "keep 0.1": {"model": "base", "keep": 0.1},
+    "keep 0.05": {"model": "base", "keep": 0.05},
     "mini": {"cascade": ["mini", "base"], **EXACT},
-    "int8": {"cascade": ["base-int8", "base"], **EXACT},
+    "int8 keep 0.05": {"cascade": ["base-int8", "base"], "keep": 0.05},
 }
 
 
