@@ -279,7 +279,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "in words": ("rescore", "is a text, must be a whole number", {"rescore": "ten"}),
     "part of one": ("rescore", "is 1.5, must be a whole number", {"rescore": 1.5}),
     "null": ("rescore", "is null", {"rescore": None}),
-    "one name": ("cascade", "has 1 names, must be a list of two different names", {"cascade": ["mini"], "rescore": 1}),
+    "one name": ("cascade", "has 1 name, must be a list of two different names", {"cascade": ["mini"], "rescore": 1}),
     "three": ("cascade", "has 3 names", {"cascade": ["mini", "rank", "plain"], "rescore": 1}),
     "a name": ("cascade", "is a text, must be a list", {"cascade": "mini", "rescore": 1}),
     "no names": ("cascade", "is null, must be a list", {"cascade": None, "rescore": 1}),
