@@ -111,7 +111,7 @@ def test_configs_of_unknown_hashes_and_knobs_out_of_bounds_are_refused() -> None
 
 
 def test_equal_texts_of_a_training_batch_have_hashes_of_their_own() -> None:
-    """In evaluation they have the same."""
+    """In evaluation they have the same; PyTorch's products may round equal rows differently on some processors."""
     model = encoder(knobs={"num_hashes": 4})
     model.compute_through_operator()
     model.set_knobs({"num_hashes": 4})
@@ -119,8 +119,8 @@ def test_equal_texts_of_a_training_batch_have_hashes_of_their_own() -> None:
     starts, positions = torch.arange(0, 61, 20, dtype=torch.int32), torch.arange(20).repeat(3)
     for is_trained in (True, False):
         logits = model.train(is_trained)(ids, positions, starts).detach()
-        assert torch.equal(logits[0], logits[1]) is not is_trained
-        assert torch.equal(logits[1], logits[2]) is not is_trained
+        assert torch.allclose(logits[0], logits[1], atol=1e-5) is not is_trained
+        assert torch.allclose(logits[1], logits[2], atol=1e-5) is not is_trained
 
 
 @pytest.mark.parametrize(("num_hashes", "norm_lift"), [(4, 0.0), (0, 1e30)])
