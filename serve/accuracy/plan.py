@@ -83,6 +83,15 @@ class Asked:
         """Whether the caller says anything of accuracy, so that the operator's floors are not for it."""
         return bool(self.requested or self.goals or (self.steps is not None and self.steps.max_cost is not None))
 
+    def second_within(
+        self, second: Second, limits: "Limits", timeout_ms: float | None
+    ) -> tuple["Limits", float | None]:
+        """Limits and deadline of a list's second step: the budgets besides; one that a goal takes is not cut short."""
+        assert self.steps is not None
+        costs = [each for each in (self.steps.max_cost, limits.max_cost) if each is not None]
+        times = [] if second.least else [each for each in (timeout_ms, self.goals.get(LATENCY)) if each is not None]
+        return replace(limits, max_cost=min(costs, default=None)), min(times, default=None)
+
     def by_last(self, steps: Steps) -> "Asked":
         """The same where the last model of a cascade scores all documents."""
         return Asked(steps.last.knobs.exact(), goals=self.goals, steps=replace(steps, whole=True))

@@ -10,9 +10,8 @@ from attenuator.runtime import Input, Row
 from attenuator.runtime.scores import ranked
 from attenuator.serve import events
 from attenuator.serve.accuracy.cost import BILLION
-from attenuator.serve.accuracy.goals import LATENCY
-from attenuator.serve.accuracy.list_steps import COST, Second, Steps
-from attenuator.serve.accuracy.plan import Plan
+from attenuator.serve.accuracy.list_steps import COST, Second
+from attenuator.serve.accuracy.plan import Asked, Plan
 from attenuator.serve.api.answers import Again, Ran
 from attenuator.serve.api.schema import ParsedRequest
 from attenuator.serve.engine import RequestRun
@@ -44,7 +43,7 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     places = ranked([float(result.logits[0]) for result in ran.answered.results])[: second.most]
     rows = [replace(first[place], knobs=exact) for place in places]
     spent = run.work.cost(first[0].knobs) * BILLION
-    using = limited(run, steps, second, parsed.asked.goals.get(LATENCY))
+    using = limited(run, parsed.asked, second)
     began_s, tokenize_s = time.perf_counter(), 0.0
     try:
         if steps.cascade:
@@ -73,13 +72,11 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     return replace(ran, again=again)
 
 
-def limited(run: RequestRun, steps: Steps, second: Second, max_latency_ms: float | None) -> RequestRun:
+def limited(run: RequestRun, asked: Asked, second: Second) -> RequestRun:
     """The second step's run: within what is left of budget, limit and deadline."""
-    costs = [each for each in (steps.max_cost, run.limits.max_cost) if each is not None]
-    limits = replace(run.limits, max_cost=min(costs, default=None))
-    times = [] if second.least else [each for each in (run.timeout_ms, max_latency_ms) if each is not None]
-    work, timeout_ms = run.work.by(steps.last), min(times, default=None)
-    return replace(run, work=work, limits=limits, timeout_ms=timeout_ms, unlowered=None)
+    assert asked.last is not None
+    limits, timeout_ms = asked.second_within(second, run.limits, run.timeout_ms)
+    return replace(run, work=run.work.by(asked.last), limits=limits, timeout_ms=timeout_ms, unlowered=None)
 
 
 async def held(run: RequestRun, second: Second, rows: Sequence[Row], spent: float) -> int:

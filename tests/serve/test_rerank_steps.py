@@ -18,7 +18,7 @@ from attenuator.runtime import Row, load
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.list_steps import Second, Steps
-from attenuator.serve.accuracy.plan import Limits
+from attenuator.serve.accuracy.plan import Asked, Limits
 from attenuator.serve.api.second_step import held, limited
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine, RequestRun
@@ -124,7 +124,7 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
                 """For how many there is room `left_s` before the end of the second that they all have."""
                 limits = Limits(max_cost=max_cost)
                 run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, None)
-                using = limited(run, steps, second, 100_000)
+                using = limited(run, Asked(exact, goals={"max_latency_ms": 100_000}, steps=steps), second)
                 return await held(using, second, rows, work.cost(cheap) * 1e9)
 
             taken = [engine.admission.forecast(model, [4000] * few, exact).total_s for few in range(1, 11)]
