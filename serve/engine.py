@@ -14,7 +14,7 @@ from typing import cast
 from attenuator.errors import InvalidRequest, NotReady, Overloaded
 from attenuator.ops.knobs import Knobs
 from attenuator.runtime import Encoded, Input, Model, Row, RowResult
-from attenuator.runtime.explaining import RunOutcome
+from attenuator.runtime.explaining import RunOutcome, by_setting
 from attenuator.runtime.session import cpu_count
 from attenuator.serve.accuracy.brownout import LEAST_SHARE, Brownout, lowered_share
 from attenuator.serve.accuracy.cost import Work, seeds_of
@@ -340,10 +340,6 @@ class RequestRun:
             return False
         if self.timeout_ms is None:
             return True
-        lengths: dict[int, list[int]] = {}
-        for row in rows:
-            lengths.setdefault(id(row.knobs), []).append(len(row.token_ids))
-        settings = {id(row.knobs): row.knobs for row in rows}
-        (tokens, knobs), *others = [(each, settings[place]) for place, each in lengths.items()]
+        (tokens, knobs), *others = by_setting(rows)
         forecast = self.engine.admission.forecast(self.work.model, tokens, knobs, self.flow, others, seeds_of(rows))
         return time.perf_counter() + forecast.total_s <= self.started_s + self.timeout_ms / 1000

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ FEWEST_WORDS, MOST_WORDS = 25, 60  # of a passage
 SHARED_WORDS = 2  # that a subject and its passage have in common, words of nearly every passage aside
 COMMON_SHARE = 0.05  # of the passages: a word that more of them have is common
 K1, B = 1.2, 0.75  # as BM25 is usually set
-TOP = 10
 ANSWERED = re.compile(r"^(?:re|fwd?)\b[:\s]*", re.IGNORECASE)
 
 
@@ -161,39 +160,3 @@ def examples(corpus: Sequence[Passage], others: int, candidates: int, seed: int 
             made.append((query, passage.text, 1))
             made += [(query, text, 0) for text in source.sample(wrong, min(others, len(wrong)))]
     return made
-
-
-def ndcg(relevances: Sequence[float] | npt.NDArray[Any], top: int = TOP) -> float:
-    """Normalised discounted cumulative gain of an order, 0 where nothing is relevant.
-
-    Args:
-        relevances: of all documents, in the order in which they were ranked.
-        top: first documents that count.
-    """
-    gains = np.asarray(relevances, dtype=float)
-    discounts = 1 / np.log2(np.arange(2, top + 2))
-    best = np.sort(gains)[::-1][:top]
-    ideal = float(best @ discounts[: len(best)])
-    return float(gains[:top] @ discounts[: len(gains[:top])]) / ideal if ideal else 0.0
-
-
-def reciprocal_rank(relevances: Sequence[float] | npt.NDArray[Any], top: int = TOP) -> float:
-    """One over the rank of the first relevant document; 0 where it is not among the first."""
-    places = np.flatnonzero(np.asarray(relevances)[:top])
-    return 1 / (int(places[0]) + 1) if len(places) else 0.0
-
-
-def two_steps(first: npt.NDArray[Any], last: npt.NDArray[Any], rescored: int) -> npt.NDArray[np.int64]:
-    """The order of an answer in two steps: the best of the first step by the last one's scores, then the others.
-
-    Args:
-        first: scores of the first step, `[documents]`.
-        last: scores of the last step, of all documents; only those of the rescored ones are looked at.
-        rescored: documents of the second step.
-
-    Returns:
-        Places of the documents, the best first; equal ones in their own order.
-    """
-    order = np.argsort(-first, kind="stable")
-    best = np.sort(order[:rescored])
-    return np.concatenate([best[np.argsort(-last[best], kind="stable")], order[rescored:]])

@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attenuator import runtime
+from attenuator.commands.calibrate.ordering import in_two_steps, ndcg, reciprocal_rank
 from benchmarks.measure import record
 from benchmarks.measure.cases import Row
 from benchmarks.measure.kernels import in_model
 from benchmarks.measure.program import parser_for
 from benchmarks.measure.timing import Timing, interleave
-from benchmarks.models.ranking import RankingList, ndcg, reciprocal_rank, two_steps
+from benchmarks.models.ranking import RankingList
 
 RESCORED = (0, 3, 5, 10, 15, 20)
 KEEP = "keep"
@@ -77,8 +78,8 @@ def quality(
     """nDCG@10 and MRR@10 of each list, `[lists, 2]`."""
     rows = []
     for each, cheap, exact in zip(lists, first, last, strict=True):
-        relevances = np.isin(two_steps(cheap, exact, rescored), each.relevant)
-        rows.append((ndcg(relevances), reciprocal_rank(relevances)))
+        order, relevant = in_two_steps(cheap.tolist(), exact.tolist(), rescored), frozenset(each.relevant)
+        rows.append((ndcg(order, relevant), reciprocal_rank(order, relevant)))
     return np.array(rows)
 
 

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from transformers import BertForSequenceClassification, BertTokenizerFast
 
+from attenuator.commands.calibrate.ordering import ndcg
 from attenuator.load_generator import post
 from benchmarks.contenders import padded
 from benchmarks.contenders.documents import Documents
@@ -37,7 +38,7 @@ from benchmarks.measure.kernels import in_model
 from benchmarks.measure.processes import cpu_s, on_cores, serving
 from benchmarks.measure.program import parser_for
 from benchmarks.measure.timing import Timing, interleave
-from benchmarks.models.ranking import RankingList, ndcg
+from benchmarks.models.ranking import RankingList
 from benchmarks.models.rerank import read
 from benchmarks.service.added_time import Connection
 
@@ -145,7 +146,7 @@ def table(timings: Mapping[str, Timing], documents: int) -> str:
 def quality_of(lists: Sequence[RankingList], answers: Sequence[Any]) -> Any:
     """nDCG@10 of each answer, `[lists]`."""
     orders = [[result["index"] for result in answer["results"]] for answer in answers]
-    return np.array([ndcg(np.isin(order, each.relevant)) for each, order in zip(lists, orders, strict=True)])
+    return np.array([ndcg(order, frozenset(each.relevant)) for each, order in zip(lists, orders, strict=True)])
 
 
 def budgets(port: int, lists: Sequence[RankingList]) -> list[dict[str, Any]]:

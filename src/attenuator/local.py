@@ -27,6 +27,7 @@ from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, 
 from attenuator.runtime.python_calls import Call
 from attenuator.runtime.python_inputs import listed, parse, plain
 from attenuator.runtime.request import parse_input
+from attenuator.runtime.scores import ranked
 from attenuator.runtime.session import cpu_count
 from attenuator.texts import parts
 
@@ -184,7 +185,7 @@ class LocalModel:
         steps = [python_ranking.Step(range(len(pairs)), self._answer(call, encoded, self._run, started))]
         exact = replace(call, requested=self.model.knobs.exact())
         if asked.rescore is not None and steps[0].answer.knobs != exact.requested:
-            best = sorted(steps[0].best(asked.rescore))
+            best = sorted(ranked(list(steps[0].outputs.values()))[: asked.rescore])
             again = self._answer(exact, [encoded[place] for place in best], self._run, time.perf_counter())
             steps.append(python_ranking.Step(best, again))
         return python_ranking.ranking(steps, texts, asked)

@@ -5,6 +5,10 @@ from pydantic.json_schema import SkipJsonSchema
 
 from attenuator.api import Answer, Number, Received
 
+# What the fields of a request about a list may be, over HTTP and in process.
+TOP_N = "a whole number of at least 0: so many of the best are returned; all at 0, null or more"
+RESCORE = "a whole number of at least 1: so many of the best documents are scored again, at exact knobs"
+
 
 class Document(Answer):
     """A document that was ranked."""

@@ -81,7 +81,8 @@ class Rerank(forms.PeerForm):
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """The documents with their scores, best first."""
         options, texts, scores = self._options, self._texts, scores_of(answer, raw=self._options.raw)
-        best = in_order(answer)[: options.top_n or None]
+        outputs = answer.logits[:, 0].tolist()  # by these, for the scores of large ones are all 1
+        best = ranked(outputs, answer.again)[: options.top_n or None]
         two, again = bool(answer.again), answer.again
 
         def entry(place: int) -> dict[str, Any]:
@@ -181,15 +182,6 @@ def cascade_of(fields: Mapping[str, Any], served: Callable[[str], Model]) -> tup
         sentence = f"model stands beside {CASCADE}, must be left out there or name its last one, '{last}'"
         raise InvalidRequest(sentence, param="model", allowed=f"'{last}', or no model beside {CASCADE}")
     return first, last
-
-
-def in_order(answer: Answer) -> list[int]:
-    """Places of the documents, best first: by output, for the scores of large ones are all 1.
-
-    Those that a second step has scored come before the others, whose scores are another model's or setting's.
-    """
-    best = ranked(answer.logits[:, 0].tolist())
-    return best if not answer.again else sorted(best, key=lambda place: place not in answer.again)
 
 
 def scores_of(answer: Answer, *, raw: bool) -> list[float]:

@@ -29,10 +29,7 @@ Documents = Annotated[list[Text | TextDocument], Field(min_length=1, max_length=
 class StepOptions(Body):
     """The fields about the steps of a list."""
 
-    rescore: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
-        None,
-        description="a whole number of at least 1: so many of the best documents are scored again, at exact knobs",
-    )
+    rescore: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(None, description=ranking.RESCORE)
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | SkipJsonSchema[None] = Field(
         None,
         description="a number above 0: billions of predicted multiply-adds that the list may take, both steps together",
@@ -63,9 +60,7 @@ class RerankOptions(StepOptions, vllm.PoolingOptions):
     tells_steps: ClassVar[bool] = True
     nullable: ClassVar[tuple[str, ...]] = (*vllm.NULLABLE, "top_n", "max_tokens_per_doc")
 
-    top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(
-        None, description="a whole number of at least 0: so many of the best are returned; all at 0, null or more"
-    )
+    top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description=ranking.TOP_N)
     return_documents: bool = Field(False, description="true or false: true returns the texts too")
     truncate: bool = Field(False, description="true or false: true cuts pairs that are too long")
     max_tokens_per_doc: Annotated[int, Field(ge=1), WHOLE] | None = Field(

@@ -92,12 +92,17 @@ def check_certainty(model: Model, options: Options) -> None:
         )
 
 
-def cost_of_rows(model: Model, rows: Sequence[Row]) -> float:
-    """Predicted work of rows, in multiply-adds."""
+def by_setting(rows: Sequence[Row]) -> list[tuple[list[int], Knobs]]:
+    """Rows by their knobs: lengths in tokens, and the knobs that they have."""
     lengths: dict[tuple[tuple[str, KnobValue], ...], list[int]] = {}
     for row in rows:
         lengths.setdefault(tuple(row.knobs.items()), []).append(len(row.token_ids))
-    return sum(model.total_cost(each, dict(knobs)) for knobs, each in lengths.items())
+    return [(each, dict(knobs)) for knobs, each in lengths.items()]
+
+
+def cost_of_rows(model: Model, rows: Sequence[Row]) -> float:
+    """Predicted work of rows, in multiply-adds."""
+    return sum(model.total_cost(lengths, knobs) for lengths, knobs in by_setting(rows))
 
 
 def judge_of(model: Model) -> Judge:

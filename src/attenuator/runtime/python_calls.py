@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from attenuator.api import LabelScore, Options, Prediction
-from attenuator.errors import UnknownField
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
 from attenuator.ops.spec import SEED_HIGH
@@ -17,7 +16,14 @@ from attenuator.runtime.explaining import Answered, check_certainty
 from attenuator.runtime.grouping import GROUPING, Grouped, grouping
 from attenuator.runtime.model import Model
 from attenuator.runtime.python_inputs import scalar
-from attenuator.runtime.request import OPTIONS, check_goals, check_top_k, check_values, unknown_field
+from attenuator.runtime.request import (
+    OPTIONS,
+    check_goals,
+    check_top_k,
+    check_values,
+    refuse_of_services,
+    unknown_field,
+)
 from attenuator.runtime.scores import RowScores
 from attenuator.runtime.tokens import Encoded, Input
 from attenuator.runtime.windows import Windows
@@ -124,9 +130,6 @@ def check_names(model: Model, names: Iterable[str]) -> None:
     """Refuses, with UnknownField, fields that a call in this process cannot have."""
     known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *GROUPING]
     for name in names:
-        if name in OF_SERVICES:
-            allowed = ", ".join(known)
-            sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
-            raise UnknownField(sentence, param=name, allowed=allowed)
+        refuse_of_services(name, OF_SERVICES, known)
         if name not in OPTIONS and name not in KNOBS and name not in GROUPING:
             raise unknown_field(name, known)

@@ -7,33 +7,26 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from attenuator.api import WHOLE, Body, Classification
-from attenuator.errors import UnknownField
 from attenuator.ops import KNOBS
-from attenuator.ranking import Document, RankedDocument, Ranking, RankingStep, TokenUsage
+from attenuator.ranking import RESCORE, TOP_N, Document, RankedDocument, Ranking, RankingStep, TokenUsage
 from attenuator.runtime.model import Model
 from attenuator.runtime.pairs import check_reranker, paired, texts_of
+from attenuator.runtime.python_calls import OF_SERVICES
 from attenuator.runtime.python_inputs import scalar
-from attenuator.runtime.request import check_values, unknown_field
+from attenuator.runtime.request import check_values, refuse_of_services, unknown_field
 from attenuator.runtime.scores import ranked, sigmoid
 from attenuator.runtime.tokens import Input
 
-# What a service takes beside these: it needs its queue, its load or its prices.
-OF_SERVICES = (
-    *("cascade", "degradable_to", "escalate", "max_cost", "max_latency_ms"),
-    *("min_agreement", "model", "priority", "timeout_ms"),
-)
+# What a service takes of a list besides: it needs its other models, its queue or its prices.
+OF_LISTS = (*OF_SERVICES, "cascade", "escalate", "max_cost", "min_agreement")
 
 
 class Asked(Body):
     """What a call says besides texts, knobs, seed and truncation."""
 
-    top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(
-        None, description="a whole number of at least 0: so many of the best are returned; all at 0"
-    )
+    top_n: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description=TOP_N)
     return_documents: bool = Field(False, description="true or false")
-    rescore: Annotated[int, Field(ge=1), WHOLE] | None = Field(
-        None, description="a whole number of at least 1: so many of the best are scored again, exactly"
-    )
+    rescore: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description=RESCORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +42,10 @@ class Step:
     answer: Classification
 
     @property
-    def outputs(self) -> list[float]:
-        """The model's output for each of its documents."""
-        return [prediction.logits[0] for prediction in self.answer.predictions if prediction.logits]
-
-    def best(self, most: int | None = None) -> list[int]:
-        """The places of its best documents, best first; of equal ones the earlier first."""
-        return [self.places[index] for index in ranked(self.outputs)[:most]]
+    def outputs(self) -> dict[int, float]:
+        """The model's output for each of its documents, by place."""
+        logits = [prediction.logits[0] for prediction in self.answer.predictions if prediction.logits]
+        return dict(zip(self.places, logits, strict=True))
 
 
 def check(model: Model, /, **fields: Any) -> Asked:
@@ -69,10 +59,7 @@ def check(model: Model, /, **fields: Any) -> Asked:
     own = {name: scalar(value) for name, value in fields.items() if name in Asked.model_fields and value is not None}
     known = [*Asked.model_fields, "seed", "truncate", *model.knobs.names]
     for name in (each for each in fields if each not in Asked.model_fields and each not in KNOBS):
-        if name in OF_SERVICES:
-            allowed = ", ".join(known)
-            sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
-            raise UnknownField(sentence, param=name, allowed=allowed)
+        refuse_of_services(name, OF_LISTS, known)
         raise unknown_field(name, known)
     return check_values(Asked, own)
 
@@ -96,18 +83,19 @@ def ranking(steps: Sequence[Step], texts: Sequence[str], asked: Asked) -> Rankin
         texts: of the documents.
         asked: says how many are returned, and whether with their texts.
     """
-    results: dict[int, RankedDocument] = {}
-    for number, step in reversed(list(enumerate(steps, start=1))):
-        scores = dict(zip(step.places, sigmoid(step.outputs).tolist(), strict=True))
-        for place in step.best():
-            document = Document(text=texts[place]) if asked.return_documents else None
-            scored = RankedDocument(index=place, relevance_score=scores[place], step=number, document=document)
-            results.setdefault(place, scored)
+    again = steps[1].outputs if len(steps) > 1 else {}
+    outputs = list((steps[0].outputs | again).values())
+    scores = sigmoid(outputs).tolist()
+
+    def result(place: int) -> RankedDocument:
+        document = Document(text=texts[place]) if asked.return_documents else None
+        return RankedDocument(index=place, relevance_score=scores[place], step=1 + (place in again), document=document)
+
     answers = [step.answer for step in steps]
     times = {name: round(sum(each.timing_ms[name] for each in answers), 3) for name in answers[0].timing_ms}
     return Ranking(
         model=answers[0].model,
-        results=tuple(results.values())[: asked.top_n or None],
+        results=tuple(map(result, ranked(outputs, again)[: asked.top_n or None])),
         steps=tuple(
             RankingStep(model=each.model, knobs=each.knobs, documents=len(each.predictions)) for each in answers
         ),

@@ -124,6 +124,18 @@ def check_top_k(labels: int, options: Options) -> None:
         raise wrong("top_k", f"is {shown(options.top_k)}", f"a whole number from 1 to {labels}")
 
 
+def refuse_of_services(name: str, of_services: Collection[str], known: Sequence[str]) -> None:
+    """Refuses a field of a service's requests in a call within its program; `known` are those that it may have.
+
+    Raises:
+        UnknownField: it is one of `of_services`.
+    """
+    if name in of_services:
+        allowed = ", ".join(known)
+        sentence = f"{name} is a field of a service's requests; here the fields are {allowed}"
+        raise UnknownField(sentence, param=name, allowed=allowed)
+
+
 def check_goals(
     manifest: Manifest, calibration: Calibration | None, goals: Mapping[str, object], requested: Sequence[str]
 ) -> None:

@@ -1,6 +1,6 @@
 """From logits to labels and scores, in float64."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,9 +77,13 @@ class RowScores:
     logits: list[float]
 
 
-def ranked(scores: Sequence[float]) -> list[int]:
-    """The places of one row's scores, highest first; of equal ones the earlier first."""
-    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable
+def ranked(scores: Sequence[float], first: Collection[int] = ()) -> list[int]:
+    """The places of one row's scores, highest first; of equal ones the earlier first.
+
+    Those of `first`, which a second step has scored, come before all others, whose scores are another step's.
+    """
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)  # stable
+    return sorted(order, key=lambda place: place not in first) if first else order
 
 
 def predict(

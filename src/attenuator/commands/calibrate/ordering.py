@@ -66,9 +66,8 @@ def in_two_steps(first: Scores, second: Scores, rescored: int) -> list[int]:
     Returns:
         Those that were scored again by their second score, then the others by their first.
     """
-    order = ranked(first)
-    best = sorted(order[:rescored])
-    return [*(best[place] for place in ranked([second[each] for each in best])), *order[rescored:]]
+    again = set(ranked(first)[:rescored])
+    return ranked([second[place] if place in again else score for place, score in enumerate(first)], again)
 
 
 def tops_of(lists: Lists) -> list[int]:
