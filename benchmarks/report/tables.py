@@ -20,8 +20,6 @@ SHAPE_NAMES = {
 }
 BASELINES = {None: "ONNX Runtime, fp32", "torch fp32": "PyTorch, fp32", "torch bf16": "PyTorch, bf16"}
 
-Z_95 = 1.96  # standard errors on either side of a mean, 95 %
-
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; all columns but the first are right-aligned."""
