@@ -148,8 +148,9 @@ def classify(
     hypothesis_template: str | None = None,
     multi_label: bool = False,
     join: str | None = None,
-    window_tokens: int | None = None,
-    stride_tokens: int | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    aggregation: str | None = None,
     **knobs: int | float | None,
 ) -> Call[Classification]:
     """Classifies one or more inputs.
@@ -186,8 +187,11 @@ def classify(
         multi_label: score each of `candidate_labels` by itself: several or none may be right.
         join: read long texts in windows; an answer has the `"mean"` or the largest (`"max"`) of each label's scores and
             logits over them, or is that of the `"first"` one.
-        window_tokens: of a window, special tokens included; the model's most by default.
-        stride_tokens: from the beginning of a window to that of the next; by default they lie side by side.
+        window: beside `join`, the tokens of a window, special ones included, by default the model's most; else the knob
+            of that name.
+        stride: from the beginning of a window to that of the next; by default they lie side by side.
+        aggregation: how the tokens of a token classifier become `entities`, as in transformers' pipeline: `"none"`,
+            `"simple"` (the default), `"first"`, `"max"` or `"average"`.
         **knobs: accuracy against time, by the names that `models()` lists; a knob that is None or
             left out is the server's to choose.
 
@@ -210,7 +214,11 @@ def classify(
     options: dict[str, Any] = {"model": model, "priority": priority, "timeout_ms": timeout_ms, "top_k": top_k}
     options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
     options |= {"candidate_labels": candidate_labels, "hypothesis_template": hypothesis_template}
-    options |= {"join": join, "window_tokens": window_tokens, "stride_tokens": stride_tokens}
+    options |= {"join": join, "stride": stride, "aggregation": aggregation}
+    if join is None:  # without it, `window` is a knob
+        knobs["window"] = window
+    else:
+        options["window"] = window
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
     switches["multi_label"] = multi_label
     body = {"inputs": several, **_fields(seed, degradable_to, options, switches, knobs)}

@@ -153,6 +153,9 @@ def _documented(verb: V, build: Callable[..., Any], result: Any = None) -> V:
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     for parameter in signature.parameters.values():
         parameters += _named(parameter) if parameter.kind is inspect.Parameter.VAR_KEYWORD else [parameter]
+    parameters = list({parameter.name: parameter for parameter in reversed(parameters)}.values())[
+        ::-1
+    ]  # `window` twice
     result = result or typing.get_args(signature.return_annotation)[0]
     method: Any = verb
     method.__name__, method.__doc__ = build.__name__, build.__doc__

@@ -27,7 +27,7 @@ from attenuator.export.families import FAMILIES, REFUSED
 from attenuator.export.packed import PackedBatch
 from attenuator.ops import BASELINE
 
-__all__ = ["LAYOUTS", "Architecture", "architecture_of"]
+__all__ = ["LAYOUTS", "Architecture", "architecture_of", "of_tokens"]
 
 
 def no_preparation(model: Any) -> None:
@@ -48,10 +48,12 @@ class Architecture:
         blocks: the layers in the order of their calls, a shared one repeated.
         layer: what one layer computes.
         head: model, pooled `[B, C]` -> logits `[B, labels]`.
+        tokens_head: of the family's token classifiers, in its place: model, `[T, C]` -> logits `[T, labels]`; None
+            where they compute something else than its sequence classifiers below.
         norm: what follows the last layer, before pooling.
         operators: attention operators that compute what the model was trained with.
         attributes: operator attributes from the config, by operator key.
-        pooling: `first` or `mean`.
+        pooling: `first` or `mean`, or `none` where every token is classified.
         max_tokens: positions the model has.
         position_offset: first position id.
         check: raises ExportError for configs that other code paths would compute.
@@ -61,13 +63,15 @@ class Architecture:
         convolves: whether attention adds a convolution over neighbouring rows; then no rows are selected.
         knob_defaults: values by knob that the checkpoint suggests; the others have the operator's default.
         eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
-            int64 `[T]` -> logits `[labels]`.
+            int64 `[T]` -> logits `[labels]`, or `[T, labels]`.
+        reads_tokens: whether every token is classified.
     """
 
     embed: Callable[[Any, dict[str, Tensor]], Tensor]
     blocks: Callable[[Any], list[Any]]
     layer: layers.Layer
     head: Callable[[Any, Tensor], Tensor]
+    tokens_head: Callable[[Any, Tensor], Tensor] | None = lambda model, hidden: model.classifier(hidden)
     norm: Callable[[Any, Tensor], Tensor] = lambda _, hidden: hidden
     operators: Callable[[Any], tuple[str, ...]] = lambda _: computing(BASELINE.key)
     attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
@@ -81,6 +85,7 @@ class Architecture:
     convolves: Callable[[Any], bool] = lambda _: False
     knob_defaults: Callable[[Any], dict[str, float]] = lambda _: {}
     eager: Callable[[Any, Tensor, Tensor], Tensor] = eager_transformers
+    reads_tokens: bool = False
 
     def logits(self, model: Any, batch: PackedBatch) -> Tensor:
         """Runs the family's classifier on a packed batch.
@@ -90,13 +95,13 @@ class Architecture:
             batch: graph inputs and the attention operator.
 
         Returns:
-            `[B, labels]`.
+            `[B, labels]`, or `[T, labels]` where every token is classified.
         """
         hidden = self.embed(model, batch.inputs)
         for block in self.blocks(model):
             hidden = self.layer(block, hidden, batch)
         hidden = batch.rejoin(hidden)
-        if batch.only_first:
+        if batch.only_first or self.reads_tokens:
             return self.head(model, self.norm(model, hidden))
         return self.head(model, batch.pool_tokens(self.norm(model, hidden)))
 
@@ -196,6 +201,12 @@ def modernbert_head(model: Any, pooled: Tensor) -> Tensor:
     return logits
 
 
+def modernbert_tokens_head(model: Any, hidden: Tensor) -> Tensor:
+    """The same for every token; the prediction head reads one at a time."""
+    logits: Tensor = model.classifier(model.head(hidden))
+    return logits
+
+
 def prepare_modernbert(model: Any) -> None:
     """Gives each layer its projections one by one, and the frequencies and factor of its rotary positions."""
     base = model.base_model
@@ -244,6 +255,7 @@ LAYOUTS: dict[str, Architecture] = {
     "longformer": replace(
         _ROBERTA,
         layer=layers.longformer,
+        tokens_head=None,
         check=checks.check_longformer,
         global_token=True,
         operators=lambda _: (*computing_windows(BASELINE.key), *computing("window")),
@@ -281,6 +293,7 @@ LAYOUTS: dict[str, Architecture] = {
         blocks=lambda model: list(model.base_model.layers),
         layer=layers.modernbert,
         head=modernbert_head,
+        tokens_head=modernbert_tokens_head,
         norm=lambda model, hidden: model.base_model.final_norm(hidden),
         pooling=lambda config: {"cls": "first", "mean": "mean"}[config.classifier_pooling],
         check=checks.check_modernbert,
@@ -316,6 +329,7 @@ LAYOUTS: dict[str, Architecture] = {
         blocks=lambda model: list(model.layers),
         layer=layers.encoder,
         head=lambda model, pooled: model.classifier(pooled),
+        tokens_head=None,
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
         operators=computing_encoder,
         attributes=lambda config: config.all_attributes,
@@ -343,3 +357,17 @@ def architecture_of(model_type: str | None) -> Architecture:
         allowed = ", ".join(_BY_MODEL_TYPE)
         raise ExportError(f"model family '{model_type}' cannot be exported, must be one of: {allowed}")
     return layout
+
+
+def of_tokens(architecture: Architecture) -> Architecture:
+    """The layout of a family's token classifiers.
+
+    Raises:
+        ExportError: below their heads they compute something else than the family's sequence classifiers.
+    """
+    if architecture.tokens_head is None:
+        raise ExportError(
+            "the checkpoint is a Longformer's token classifier, which is not supported: without the global first token "
+            "of its sequence classifiers every layer computes something else"
+        )
+    return replace(architecture, head=architecture.tokens_head, pooling=lambda _: "none", reads_tokens=True)

@@ -22,7 +22,7 @@ RANDOM_BLOCKS = choices_of("random_blocks")
 CHOICES = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS, "random_blocks": RANDOM_BLOCKS}
 # By pooling, what keeps more labels at equal work
 # (benchmarks/operators/mca.md): a mean over many tokens evens random errors out.
-DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled"}
+DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled", "none": "deterministic"}
 
 
 def check_choice(name: str, choice: str | None, attention: str, choices: dict[str, tuple[str, ...]]) -> None:

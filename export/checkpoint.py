@@ -21,7 +21,6 @@ __all__ = ["load_model", "pretrained", "read_config", "read_model_type", "refuse
 
 # What the end of a class's name says that it is for.
 TASKS = {
-    "ForTokenClassification": "token classification",
     "ForQuestionAnswering": "question answering",
     "ForMultipleChoice": "multiple choice",
     "ForMaskedLM": "language modelling",
@@ -74,6 +73,13 @@ def sequence_classifier(model_type: str) -> str:
     return str(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[model_type])
 
 
+def token_classifier(model_type: str) -> str:
+    """The name of the class of transformers that a family's token classifiers are."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+
+    return str(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[model_type])
+
+
 def load_model(folder: Path, model_type: str) -> nn.Module:
     """The trained model.
 
@@ -107,7 +113,7 @@ def read_config(folder: Path) -> Any:
 
 
 def load_transformers(folder: Path) -> nn.Module:
-    """A Hugging Face sequence classification checkpoint, as fp32."""
+    """A Hugging Face checkpoint of a sequence or token classifier, as fp32."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
@@ -115,16 +121,19 @@ def load_transformers(folder: Path) -> nn.Module:
     config = read_config(folder)
     refuse_other_class(folder, config)
     architecture_of(config.model_type).check(config)
-    model, info = pretrained(folder, config, attn_implementation="eager")
+    kind = transformers.AutoModelForSequenceClassification
+    if token_classifier(config.model_type) in (config.architectures or []):
+        kind = transformers.AutoModelForTokenClassification
+    model, info = pretrained(folder, config, kind, attn_implementation="eager")
     refuse_other_model(config, info)
     trained: nn.Module = model
     return trained
 
 
 def refuse_other_class(folder: Path, config: Any) -> None:
-    """Refuses a checkpoint that says it is anything but its family's sequence classifier."""
+    """Refuses a checkpoint that says it is anything but its family's sequence or token classifier."""
     own, classes = sequence_classifier(config.model_type), config.architectures or []
-    if not classes or own in classes:
+    if not classes or own in classes or token_classifier(config.model_type) in classes:
         return
     task = next((title for ending, title in TASKS.items() if classes[0].endswith(ending)), None)
     if (folder / MODULES).is_file() and not read_cross_encoder(folder):
@@ -135,12 +144,13 @@ def refuse_other_class(folder: Path, config: Any) -> None:
     )
 
 
-def pretrained(folder: Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """A sequence classifier of transformers as fp32, and what transformers says about loading it.
+def pretrained(folder: Path, config: Any, kind: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A classifier of transformers as fp32, and what transformers says about loading it.
 
     Args:
         folder: the checkpoint.
         config: of the model; weights of another shape are left out, and named in what is said.
+        kind: the auto class that loads it, by default that of sequence classifiers.
         options: further ones of `from_pretrained`.
 
     Raises:
@@ -149,7 +159,7 @@ def pretrained(folder: Path, config: Any, **options: Any) -> tuple[Any, dict[str
     import transformers
 
     try:
-        model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, info = (kind or transformers.AutoModelForSequenceClassification).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -182,8 +192,7 @@ def refuse_other_model(config: Any, info: Mapping[str, Any]) -> None:
         renamed = next((name for name in sorted(info["unexpected_keys"]) if name.endswith(f".{missing[0]}")), None)
         hint = f"; it has {renamed}: save the model inside its wrapper, with save_pretrained" if renamed else ""
         raise ExportError(
-            f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned sequence classifier"
-            + hint
+            f"the checkpoint has no trained weights for {missing[0]}{more}; it must be a fine-tuned classifier" + hint
         )
     refuse_left_out(config, info)
 

@@ -198,7 +198,7 @@ def model_bytes(folder: Path) -> int:
 
 
 def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -> None:
-    """Writes `probe.npz`: graph inputs by name, and `logits` float32 `[rows, labels]` of the first `PROBE_ROWS` rows.
+    """Writes `probe.npz`: graph inputs by name, and the `logits` of the first `PROBE_ROWS` rows, as `Sample` has them.
 
     The logits of an fp32 bundle are the eager model's. With fp16 and bf16 they are those of the eager model with
     rounded weights, with int8 the graph's own. So the probe finds a graph that computes something else on another
@@ -210,5 +210,5 @@ def write_probe(folder: Path, traced: Traced, logits: npt.NDArray[np.float32]) -
         logits: float32 `[B, labels]`, of all rows.
     """
     rows = traced.sample.rows[:PROBE_ROWS]
-    arrays: dict[str, Any] = {**pack(rows, traced.sample.manifest), "logits": logits[: len(rows)]}
+    arrays: dict[str, Any] = {**pack(rows, traced.sample.manifest), "logits": traced.sample.of_first(len(rows), logits)}
     np.savez(folder / bundle.PROBE, **arrays)

@@ -22,7 +22,7 @@ from attenuator.export.source import Source
 from attenuator.export.tokenizer import BundleTokenizer
 from attenuator.precision import PRECISIONS
 from attenuator.runtime import Row
-from attenuator.runtime.batch import pack
+from attenuator.runtime.batch import logits_of, pack
 from attenuator.runtime.tokens import Encoded, TextEncoder
 
 __all__ = ["Sample", "draw", "encoded_texts", "eager_logits"]
@@ -49,7 +49,8 @@ class Sample:
         manifest: what the bundle will say, as far as that is known.
         rows: B rows, knobs at their exact value.
         core: how many of the first rows are compared in every way; the others serve to count labels that change.
-        logits: float32 `[B, labels]`, from the eager model.
+        logits: float32 `[B, labels]`, from the eager model; of a token classifier `[T, labels]`, one row's tokens after
+            another's.
     """
 
     manifest: Manifest
@@ -59,14 +60,18 @@ class Sample:
 
     def first(self) -> Sample:
         """The core rows alone."""
-        return replace(self, rows=self.rows[: self.core], logits=self.logits[: self.core])
+        return replace(self, rows=self.rows[: self.core], logits=self.of_first(self.core, self.logits))
+
+    def of_first(self, count: int, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The logits of the first rows, of those of all."""
+        return logits[: logits_of(self.rows[:count], self.manifest)]
 
     def run(self, session: Any) -> npt.NDArray[np.float32]:
-        """Logits float32 `[B, labels]` of a session, some rows at a time."""
+        """Logits of a session, as `logits` has them, some rows at a time."""
         return np.concatenate([session.run(["logits"], pack(rows, self.manifest))[0] for rows in self.batches()])
 
     def run_alone(self, session: Any) -> npt.NDArray[np.float32]:
-        """Logits float32 `[B, labels]` of a session, each row by itself."""
+        """Likewise, each row by itself."""
         return np.concatenate([session.run(["logits"], pack([row], self.manifest))[0] for row in self.rows])
 
     def batches(self) -> Iterator[list[Row]]:
@@ -195,7 +200,7 @@ def draw(source: Source, manifest: Manifest, encoded: list[Encoded]) -> Sample:
 
 
 def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
-    """What the PyTorch model says about each row alone, float32 `[B, labels]`.
+    """What the PyTorch model says about each row alone, float32 `[B, labels]`, or `[T, labels]`.
 
     Raises:
         ExportError: the model fails.
@@ -208,4 +213,4 @@ def eager_logits(source: Source, rows: list[Row]) -> npt.NDArray[np.float32]:
             ]
     except Exception as error:  # whatever the model raises
         raise ExportError(f"the PyTorch model fails on token ids below its vocab_size: {one_line(error)}") from error
-    return torch.stack(logits).numpy()
+    return (torch.cat if source.architecture.reads_tokens else torch.stack)(logits).numpy()

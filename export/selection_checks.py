@@ -53,6 +53,8 @@ def check_selection(classifier: PackedClassifier, schedule: str | None) -> None:
 
 def _why_not(classifier: PackedClassifier) -> str:
     """Why no layer selects, whatever the schedule."""
+    if classifier.architecture.reads_tokens:
+        return "it classifies every token, so that all go on"
     if classifier.architecture.convolves(classifier.model.config):
         return "its attention has a convolution over neighbouring rows"
     if not can_select(classifier.operator):

@@ -16,7 +16,7 @@ from torch import nn
 from attenuator.bundle import Task
 from attenuator.errors import ExportError
 from attenuator.export import taught
-from attenuator.export.architectures import Architecture, architecture_of
+from attenuator.export.architectures import Architecture, architecture_of, of_tokens
 from attenuator.export.checkpoint import load_model, read_config, read_model_type, refuse_no_numbers
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder
@@ -27,12 +27,16 @@ from attenuator.export.sentences import one_line
 from attenuator.export.taught import TaughtWeights
 from attenuator.export.tokenizer import BundleTokenizer, bundle_tokenizer, load_tokenizer
 
-__all__ = ["Source", "load"]
+__all__ = ["Source", "load", "load_of_sequences"]
+
+
+# How the class of a model of transformers ends.
+SEQUENCES, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 
 
 @dataclass
 class Source:
-    """A trained sequence classifier or regressor, ready to be exported.
+    """A trained classifier, of sequences or of tokens, or regressor, ready to be exported.
 
     Attributes:
         name: what provenance says: the folder's name, the id on the hub, or `FILE.py:NAME`.
@@ -107,6 +111,17 @@ def load(source: str) -> Source:
     return described
 
 
+def load_of_sequences(source: str) -> Source:
+    """As `load`; also refuses, with ExportError, a token classifier, which takes no calibration."""
+    loaded = load(source)
+    if loaded.task == "token_classification":
+        raise ExportError(
+            f"the checkpoint {loaded.name} classifies tokens, must classify whole texts: it has no setting to choose; "
+            "attenuator export makes a bundle of it"
+        )
+    return loaded
+
+
 def call(path: Path, function: str) -> tuple[Any, Any, Any]:
     """Runs the user's function and returns what it does: model, tokenizer and labels.
 
@@ -158,15 +173,18 @@ def describe(
         raise ExportError(f"{name} gives a {type(model).__name__}, must be a transformers model or an Encoder")
     architecture = architecture_of(getattr(config, "model_type", None))
     if not isinstance(model, Encoder):
-        if not type(model).__name__.endswith("ForSequenceClassification"):
-            raise ExportError(f"{name} gives a {type(model).__name__}, must be a ...ForSequenceClassification")
+        kind = type(model).__name__
+        if not kind.endswith((SEQUENCES, TOKENS)):
+            raise ExportError(f"{name} gives a {kind}, must be a ...{SEQUENCES} or ...{TOKENS}")
         architecture.check(config)
         architecture = as_trained(architecture, config)
+        if kind.endswith(TOKENS):
+            architecture = of_tokens(architecture)
         config.return_dict = True  # whatever the checkpoint says: the parts of a model read each other's fields
     if not architecture.blocks(model):
         raise ExportError("the model has no layers (num_hidden_layers is 0), must have at least 1")
     refuse_no_numbers(model)
-    task = task_of(config)
+    task = "token_classification" if architecture.reads_tokens else task_of(config)
     names = label_names(config, labels)
     held = bundle_tokenizer(tokenizer)
     vocab_size = config.vocab_size if isinstance(model, Encoder) else model.get_input_embeddings().num_embeddings

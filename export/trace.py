@@ -98,10 +98,15 @@ class PackedClassifier(nn.Module):
         architecture.prepare(model)
 
     def choose(self, schedule: str) -> None:
-        """Sets which layers select, by the name of a schedule; none where a convolution needs every row."""
-        if self.architecture.convolves(self.model.config):
+        """Sets which layers select, by the name of a schedule; none do where every row is needed."""
+        if self.needs_every_row:
             schedule = NONE
         self.selection = selection_of(self.operator, schedule, self.num_layers, self.pooling, self.merge)
+
+    @property
+    def needs_every_row(self) -> bool:
+        """Whether a convolution, or an answer about each token, needs all of them."""
+        return self.architecture.reads_tokens or self.architecture.convolves(self.model.config)
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Graph inputs in the order of `inputs` to graph outputs in the order of `outputs`."""

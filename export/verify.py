@@ -124,7 +124,7 @@ def parity(
         "largest_logit": float(np.abs(sample.logits).max()),
         "library": difference("library", logits, sample, precision),
         "agreement": agreement(sample, logits),
-        "packing": float(np.abs(alone - logits[: core.core]).max()),
+        "packing": float(np.abs(alone - sample.of_first(core.core, logits)).max()),
         "fallback": difference("fallback", run(model_path, core)[0], core, precision),
     }, logits
 

@@ -131,15 +131,23 @@ export interface ClassifyRequest {
    */
   join?: "mean" | "max" | "first";
   /**
-   * a whole number of at least 1: tokens of a window, special tokens included; the model's most by
-   * default
+   * A wider window costs proportionally more time and sees more of the keys that the model was trained
+   * to see; 0 is the window that it was trained with, which no value exceeds. The model's own bounds and
+   * default are in GET /v1/models. Beside join: a whole number of at least 1: tokens of a window,
+   * special tokens included; the model's most by default.
    */
-  window_tokens?: number;
+  window?: number;
   /**
    * a whole number of at least 1: tokens from the beginning of a window to that of the next; by default
    * windows lie side by side
    */
-  stride_tokens?: number;
+  stride?: number;
+  /**
+   * "none", "simple", "first", "max" or "average": how tokens become the entities that a token
+   * classifier answers, as in transformers' pipeline: each by itself; neighbours of one label together;
+   * or with the label of a word's first token, of its surest one, or of their mean
+   */
+  aggregation?: "none" | "simple" | "first" | "max" | "average";
   /**
    * a text, or 1 to 256 of: a text, {"text": ..}, {"text": .., "text_pair": ..}, {"token_ids": [..]} or
    * {"token_ids": [..], "token_type_ids": [..]}
@@ -164,12 +172,6 @@ export interface ClassifyRequest {
    * default are in GET /v1/models.
    */
   num_random_blocks?: number;
-  /**
-   * A wider window costs proportionally more time and sees more of the keys that the model was trained
-   * to see; 0 is the window that it was trained with, which no value exceeds. The model's own bounds and
-   * default are in GET /v1/models.
-   */
-  window?: number;
   /**
    * More landmarks follow softmax attention more closely and cost proportionally more time, with an
    * inverse of num_landmarks^3; sequences of no more tokens than landmarks, and all at 0, get exact
@@ -199,6 +201,19 @@ export interface ClassifyRequest {
 /** A document that was ranked. */
 export interface Document {
   text: string;
+}
+
+/** A part of a text that a token classifier has labelled. */
+export interface Entity {
+  label: string;
+  /** mean over its tokens or words */
+  score: number;
+  /** its first character in the text, counted from 0 */
+  start: number;
+  /** the character behind its last one */
+  end: number;
+  /** its tokens as the tokenizer joins them; text[start:end] is what the caller wrote */
+  word: string;
 }
 
 /** Body of every answer that is not a success. */
@@ -298,8 +313,11 @@ export interface ModelInfo {
   revision: string;
   /** where it runs; empty where the server does not say */
   device?: string;
-  /** single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score */
-  task: "single_label" | "multi_label" | "regression";
+  /**
+   * single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score;
+   * token_classification: softmax, for each token
+   */
+  task: "single_label" | "multi_label" | "regression" | "token_classification";
   /** the labels, in the order of the logits; of a regression, the name of its score */
   labels: readonly string[];
   /** tokens of the longest input, special tokens included */
@@ -317,10 +335,18 @@ export interface ModelList {
 
 /** What the model says about one input. */
 export interface Prediction {
-  /** the label with the highest score; in a regression, the name of the score */
+  /**
+   * the label with the highest score; in a regression, the name of the score; of a token classifier, the
+   * label of its surest entity, or O
+   */
   label: string;
-  /** score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression */
+  /**
+   * score of that label: softmax, sigmoid for multi-label models, the plain number of a regression;
+   * where a token classifier found no entity, the least of all tokens' scores
+   */
   score: number;
+  /** of a token classifier only: what it found, in the order of the text */
+  entities?: readonly Entity[];
   /** multi-label only: every label at or above its threshold, 0.5 for candidate_labels */
   labels?: readonly string[];
   /** with top_k or candidate_labels only: the best labels, highest score first */
@@ -455,7 +481,8 @@ export interface RerankRequest {
   /**
    * A wider window costs proportionally more time and sees more of the keys that the model was trained
    * to see; 0 is the window that it was trained with, which no value exceeds. The model's own bounds and
-   * default are in GET /v1/models.
+   * default are in GET /v1/models. Beside join: a whole number of at least 1: tokens of a window,
+   * special tokens included; the model's most by default.
    */
   window?: number;
   /**

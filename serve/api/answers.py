@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ from attenuator.calibration import keeping_default
 from attenuator.json_body import parse_json
 from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
+from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered
-from attenuator.runtime.grouping import GROUPING, Grouped, grouping
+from attenuator.runtime.grouping import apart, grouping
 from attenuator.runtime.scores import ranked
+from attenuator.runtime.windows import Windows
 from attenuator.runtime.zero_shot import Candidates
 from attenuator.serve.accuracy.list_steps import Steps
 from attenuator.serve.accuracy.plan import Plan
@@ -70,8 +72,9 @@ class Answer:
         model: which answered.
         fields: those of `api.Classification`, in its order, with an empty list in place of its predictions; those that
             are None are left out.
-        scores: float64 `[inputs, labels]`, in the bundle's order of labels.
-        logits: float32 `[inputs, labels]`.
+        scores: float64 `[inputs, labels]`, in the bundle's order of labels; of a token classifier `[T, labels]`, those
+            of one input's tokens after another's.
+        logits: float32, of the same shape.
         more: by input, what `explain` and `escalate` add to its prediction; None where that is unknown.
         again: places of the inputs that a second step has scored; empty without one.
     """
@@ -187,29 +190,44 @@ class OwnForm(Form):
     """The form of `POST /v1/classify`.
 
     With labels of the request's own (`runtime.zero_shot`) or windows (`runtime.windows`), the path answers several rows
-    of each text, and the answer is put together from these.
+    of each text, and the answer is put together from these; of a token classifier from its tokens (`runtime.entities`).
     """
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """The request as it is, or the rows that it asks about."""
-        grouped = None
-        if not fields.keys().isdisjoint(GROUPING):
-            grouped = grouping(fields, model.manifest)
-            fields = {name: value for name, value in fields.items() if name not in GROUPING}
-        parsed = parse_request(fields, model, grouped)
+        ours, others = apart(fields, model.knobs.rows)
+        grouped = grouping(fields, model.manifest) if ours or model.manifest.reads_tokens else None
+        parsed = parse_request(others, model, grouped)
         self._top_k, self._with_logits = parsed.options.top_k, parsed.options.return_logits
         if isinstance(grouped, Candidates) and self._top_k is None:
             self._top_k = len(grouped.labels)
-        self._grouped = grouped
+        self._tagging = grouped if isinstance(grouped, Tagging) else None
+        self._grouped = None if isinstance(grouped, Tagging) else grouped
         return parsed
 
     async def response(self, answer: Answer, headers: dict[str, str], write: Write) -> Response:
         """The answer as it is, or one for each text."""
+        if self._tagging is not None:
+            return await self._entities(answer, self._tagging, headers, write)
         if self._grouped is not None:
             answer = by_text(answer, self._grouped)
         values = 8 + 3 * (self._top_k or 0) + self._with_logits * answer.logits.shape[1]
         predictions = await write(partial(self._predictions, answer), len(answer.scores), values, b",")
-        before, start, after = to_json(answer.fields).partition(b'"predictions":[')
+        return self._whole(answer.fields, predictions, headers)
+
+    async def _entities(self, answer: Answer, tagging: Tagging, headers: dict[str, str], write: Write) -> Response:
+        """The answer of a token classifier."""
+        ahead = tagging.predictions(answer.logits)  # in the order of the texts, as they are written
+        texts = len(tagging.texts)
+        tokens = len(answer.logits) // texts
+        predictions = await write(
+            lambda span: to_json(list(islice(ahead, span.stop - span.start)))[1:-1], texts, 8 + tokens, b","
+        )
+        return self._whole(tagging.by_text(answer.fields), predictions, headers)
+
+    def _whole(self, fields: Mapping[str, Any], predictions: bytes, headers: dict[str, str]) -> Response:
+        """The answer with its predictions in place."""
+        before, start, after = to_json(fields).partition(b'"predictions":[')
         return Response(before + start + predictions + after, headers=headers, media_type=JSON)
 
     def _predictions(self, answer: Answer, span: slice) -> bytes:
@@ -235,7 +253,7 @@ class OwnForm(Form):
         return to_json(predictions)[1:-1]
 
 
-def by_text(answer: Answer, grouped: Grouped) -> Answer:
+def by_text(answer: Answer, grouped: Candidates | Windows) -> Answer:
     """The answer to texts, from the one to the rows that they make."""
     scores, logits = grouped.answers(answer.logits)
     return Answer(answer.model, grouped.by_text(answer.fields), scores, logits, [{}] * len(scores))
@@ -273,7 +291,7 @@ def answer_of(parsed: ParsedRequest, ran: Ran, timing_ms: Mapping[str, float]) -
     for name in ("expected_agreement", "steps", "relative_cost"):
         if fields[name] is None:
             del fields[name]
-    logits = np.array([result.logits for result in answered.results])
+    logits = np.vstack([result.logits for result in answered.results])
     answer = Answer(model, fields, model.scores(logits), logits, [*answered.fields()])
     return answer if parsed.asked.steps is None else in_steps(answer, parsed.asked.steps, ran)
 

@@ -228,8 +228,8 @@ class Routes:
         limits = self._limits(key)
         usual = plan(model, asked, limits)
         encoded = await self._engine.encode(model, parsed.items, usual, truncate=options.truncate, flow=flow)
-        if parsed.windows is not None:
-            encoded = parsed.windows.rows(encoded)
+        if parsed.rows_of is not None:
+            encoded = parsed.rows_of.rows(encoded)
         characters = sum([item.characters for item in parsed.items])
         texts = parsed.take_items()
         tokens = [len(item.token_ids) for item in encoded]

@@ -12,15 +12,17 @@ from typing import Any
 
 from starlette.requests import Request
 
-from attenuator.api import Options
+from attenuator.api import CLASSIFY, Options
 from attenuator.errors import InvalidRequest, UnknownField
 from attenuator.json_body import MalformedBody
 from attenuator.ops import KNOBS
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
+from attenuator.runtime.entities import Tagging
 from attenuator.runtime.grouping import GROUPING, Grouped
 from attenuator.runtime.request import OPTIONS, check_top_k, check_values, parse_inputs, unknown_field
 from attenuator.runtime.windows import Windows
+from attenuator.runtime.zero_shot import Candidates
 from attenuator.serve.accuracy.list_steps import ListFields
 from attenuator.serve.accuracy.plan import Asked
 
@@ -37,14 +39,15 @@ class ParsedRequest:
         options: fields besides inputs and knobs.
         asked: what these and the knobs say about its accuracy.
         has_seed: whether the caller set `seed`: null draws one, and without the field the server's own applies.
-        windows: in which the texts are read; None where each is read whole.
+        rows_of: what the texts become once they are tokenized: their windows, or tokens to be told apart; None where
+            each is one row.
     """
 
     items: list[Input]
     options: Options
     asked: Asked
     has_seed: bool
-    windows: Windows | None = None
+    rows_of: Windows | Tagging | None = None
 
     def take_items(self) -> list[Input]:
         """Lets go of the inputs and gives those that another model may need.
@@ -81,12 +84,13 @@ def parse_request(raw: Mapping[str, Any], model: Model, grouped: Grouped | None 
     """
     for name in raw:
         if name not in OPTIONS and name not in KNOBS and name != "inputs":
-            raise unknown_field(name, ["inputs", *OPTIONS, *GROUPING, *model.knobs.names])
+            raise unknown_field(name, [*dict.fromkeys(["inputs", *OPTIONS, *GROUPING, *model.knobs.names])])
     if grouped is None:
         return assemble(raw, model, parse_inputs(raw))
     texts = list(parse_inputs(raw))
-    if isinstance(grouped, Windows):
-        return replace(assemble(raw, model, grouped.inputs(texts)), windows=grouped)
+    if not isinstance(grouped, Candidates):
+        inputs = grouped.inputs(texts)
+        return replace(assemble(raw, model, inputs, grouped.labels), rows_of=grouped)
     grouped.check_size(texts)
     return assemble(raw, model, grouped.inputs(texts), grouped.labels)
 
@@ -104,9 +108,11 @@ def assemble(
         fields: by name.
         model: that is asked.
         inputs: taken in the end.
-        labels: those that the answer can have, by default the model's.
+        labels: those that the answer can have, by default the model's, of which it then says one for each input.
         of_list: the fields about the steps of a list, checked; None where the inputs are none.
     """
+    if labels is None:
+        refuse_tokens(model)
     requested: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in fields.items():
@@ -118,6 +124,17 @@ def assemble(
     check_top_k(len(model.manifest.labels if labels is None else labels), options)
     items = list(inputs)
     return ParsedRequest(items, options, asked, "seed" in fields)
+
+
+def refuse_tokens(model: Model) -> None:
+    """Refuses a token classifier where an answer is about whole texts.
+
+    Raises:
+        InvalidRequest: that is so.
+    """
+    if model.manifest.reads_tokens:
+        sentence = f"model '{model.manifest.name}' answers the entities of a text, which only POST {CLASSIFY} can show"
+        raise InvalidRequest(sentence, param="model", allowed="a model that classifies whole texts")
 
 
 def in_own_names(error: InvalidRequest, own_names: Mapping[str, str]) -> InvalidRequest:

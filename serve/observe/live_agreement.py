@@ -110,14 +110,14 @@ class LiveAgreement:
             knobs: the setting of the answer; None where the text itself decided on it, as in escalation: the bounds of
                 the calibration are those of all texts, not of easy or hard ones.
             tokens: length of the text.
-            answer: float32 `[num_labels]`, its logits.
-            exact: float32 `[num_labels]`, those at the exact value of every knob.
+            answer: float32 `[num_labels]`, its logits, or `[tokens, num_labels]`.
+            exact: of the same shape, those at the exact value of every knob.
         """
         deviation = self._deviation(float(exact[0])) if self._task == "regression" else None
         if self._task == "regression" and deviation is None:
             return Comparison(None, None)
-        pair = (answer[None], exact[None])
-        agreed = bool(agrees(*pair, task=self._task, thresholds=self._thresholds, deviation=deviation)[0])
+        pair = (np.atleast_2d(answer), np.atleast_2d(exact))
+        agreed = bool(agrees(*pair, task=self._task, thresholds=self._thresholds, deviation=deviation).all())
         window = self._window(knobs, tokens)
         changed = window is not None and window.add(agreed)
         return Comparison(agreed, window if changed else None)

@@ -148,12 +148,29 @@ class LabelScore(Answer):
     score: float
 
 
+class Entity(Answer):
+    """A part of a text that a token classifier has labelled."""
+
+    label: str
+    score: float = Field(description="mean over its tokens or words")
+    start: int = Field(description="its first character in the text, counted from 0")
+    end: int = Field(description="the character behind its last one")
+    word: str = Field(description="its tokens as the tokenizer joins them; text[start:end] is what the caller wrote")
+
+
 class Prediction(Answer):
     """What the model says about one input."""
 
-    label: str = Field(description="the label with the highest score; in a regression, the name of the score")
+    label: str = Field(
+        description="the label with the highest score; in a regression, the name of the score; of a token classifier, "
+        "the label of its surest entity, or O"
+    )
     score: float = Field(
-        description="score of that label: softmax, sigmoid for multi-label models, or the plain number of a regression"
+        description="score of that label: softmax, sigmoid for multi-label models, the plain number of a regression; "
+        "where a token classifier found no entity, the least of all tokens' scores"
+    )
+    entities: tuple[Entity, ...] | SkipJsonSchema[None] = Field(
+        None, description="of a token classifier only: what it found, in the order of the text"
     )
     labels: tuple[str, ...] | SkipJsonSchema[None] = Field(
         None, description="multi-label only: every label at or above its threshold, 0.5 for candidate_labels"
@@ -302,7 +319,8 @@ class ModelInfo(Answer):
     revision: str = Field(description="SHA-256 that names the bundle's exact content")
     device: str = Field("", description="where it runs; empty where the server does not say")
     task: Task = Field(
-        description="single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score"
+        description="single_label: softmax; multi_label: sigmoid and thresholds; regression: one plain score; "
+        "token_classification: softmax, for each token"
     )
     labels: tuple[str, ...] = Field(
         description="the labels, in the order of the logits; of a regression, the name of its score"

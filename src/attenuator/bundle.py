@@ -7,11 +7,12 @@ leaves the folder, and the SHA-256 of every file; running it (operator versions,
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from attenuator.errors import CONTROL, BundleError
+from attenuator.json_lines import fields_once
 from attenuator.precision import PrecisionName
 
 FORMAT_VERSION = 1
@@ -36,7 +37,7 @@ BLOCK_BYTES = 2**20
 MAX_LABEL_CHARACTERS = 1000  # every answer holds a label, and some hold all of them; of a knob's sentence as well
 INT32_HIGH = 2**31 - 1
 
-Task = Literal["single_label", "multi_label", "regression"]
+Task = Literal["single_label", "multi_label", "regression", "token_classification"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' and '-', the first a letter or a digit"
@@ -159,7 +160,8 @@ class Manifest(Record):
     Attributes:
         name: what requests call the model.
         revision: SHA-256 over `files`, so that a revision names the exact content.
-        task: `single_label` (softmax), `multi_label` (sigmoid) or `regression` (one output, answered as it is).
+        task: `single_label` (softmax), `multi_label` (sigmoid), `regression` (one output, answered as it is) or
+            `token_classification` (softmax, for each token).
         labels: in the order of the logits; `regression` has one, the name of its score.
         thresholds: multi-label only, one a label.
         max_tokens: longest input, special tokens included.
@@ -173,7 +175,7 @@ class Manifest(Record):
         knobs: what a request may set.
         inputs: graph inputs in order; outputs: graph outputs in order.
         precision: what the model computes in; a row of `attenuator.precision`.
-        pooling: `first` or `mean`.
+        pooling: `first` or `mean`, or `none` where every token is classified.
         taught: which rows run in a second graph with taught weights; None in a bundle with one graph.
         files: SHA-256 by file name: all but bundle.json and calibration.json.
     """
@@ -195,7 +197,7 @@ class Manifest(Record):
     inputs: list[str]
     outputs: list[str]
     precision: PrecisionName = "fp32"
-    pooling: Literal["first", "mean"]
+    pooling: Literal["first", "mean", "none"]
     taught: Taught | None = None
     provenance: Provenance
     files: dict[str, Sha256]
@@ -204,6 +206,11 @@ class Manifest(Record):
     def token_types(self) -> int:
         """Token types are 0 to this number - 1; 1 for a model without token types, whose tokens are all of type 0."""
         return self.type_vocab_size if "token_type_ids" in self.inputs else 1
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether there are logits for each token, in place of each sequence."""
+        return self.task == "token_classification"
 
     @property
     def rounded(self) -> bool:
@@ -237,6 +244,8 @@ class Manifest(Record):
             raise ValueError(f"labels has {len(self.labels)} names, must have one: the task is regression")
         if self.task == "regression" and self.thresholds:
             raise ValueError("thresholds is set, must be empty: the task is regression")
+        if (self.task == "token_classification") != (self.pooling == "none"):
+            raise ValueError(f"pooling is {self.pooling!r}, which does not fit the task {self.task}")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):
             raise ValueError(
                 f"thresholds has {len(self.thresholds)} values, must have one for each of {len(self.labels)} labels"
@@ -350,16 +359,6 @@ def manifest_content(folder: Path) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise BundleError(f"bundle {folder}: {MANIFEST} cannot be read: {error}") from None
-
-
-def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's fields, as JSON is read; ValueError names one that occurs more than once."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"the field '{next(name for name in names if names.count(name) > 1)[:60]}' occurs more than once"
-        )
-    return dict(pairs)
 
 
 def parse_manifest(content: bytes, folder: Path) -> Manifest:

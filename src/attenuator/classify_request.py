@@ -12,6 +12,7 @@ from attenuator.ops.spec import Knob
 MAX_PAIRS = 1000  # of a text and a candidate label in a request
 Hypothetical = Annotated[str, Field(min_length=1, max_length=1000)]  # it stands in many pairs, all of them tokenized
 Join = Literal["mean", "max", "first"]
+Aggregation = Literal["none", "simple", "first", "max", "average"]
 
 
 class ZeroShot(Body):
@@ -38,15 +39,26 @@ class LongTexts(Body):
         description='"mean", "max" or "first": texts are read in windows, and an answer has the mean or the largest of '
         "each label's scores and logits over them, or is that of the first window",
     )
-    window_tokens: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+    window: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None,
         description="a whole number of at least 1: tokens of a window, special tokens included; the model's most "
         "by default",
     )
-    stride_tokens: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
+    stride: Annotated[int, Field(ge=1), WHOLE] | SkipJsonSchema[None] = Field(
         None,
         description="a whole number of at least 1: tokens from the beginning of a window to that of the next; "
         "by default windows lie side by side",
+    )
+
+
+class Tags(Body):
+    """The fields of a request to a token classifier."""
+
+    aggregation: Aggregation = Field(
+        "simple",
+        description='"none", "simple", "first", "max" or "average": how tokens become the entities that a token '
+        "classifier answers, as in transformers' pipeline: each by itself; neighbours of one label together; or with "
+        "the label of a word's first token, of its surest one, or of their mean",
     )
 
 
@@ -60,6 +72,8 @@ def _request() -> type[Body]:
     values = {name: _value_type(knob) for name, knob in KNOBS.items()}
     for name, knob in KNOBS.items():
         note = f"{knob.doc} The model's own bounds and default are in GET /v1/models."
+        if name in LongTexts.model_fields:
+            note += f" Beside join: {LongTexts.model_fields[name].description}."
         fields[name] = (values[name], Field(None, description=note))
     floor_fields: dict[str, Any] = {name: (value, None) for name, value in values.items()}
     floors: Any = create_model(
@@ -71,7 +85,7 @@ def _request() -> type[Body]:
     fields["candidate_labels"] = (list[Hypothetical], several)
     fields["join"] = (Join, Field(None, description=LongTexts.model_fields["join"].description))
     return create_model(
-        "ClassifyRequest", __base__=(LongTexts, ZeroShot, Options), __doc__="Body of POST /v1/classify.", **fields
+        "ClassifyRequest", __base__=(Tags, LongTexts, ZeroShot, Options), __doc__="Body of POST /v1/classify.", **fields
     )
 
 

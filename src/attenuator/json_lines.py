@@ -1,4 +1,4 @@
-"""JSON that is read and compared line by line."""
+"""JSON files: written so that they can be compared line by line, read so that no field counts twice."""
 
 import json
 from collections.abc import Mapping
@@ -19,6 +19,16 @@ def in_lines(fields: Mapping[str, Any]) -> str:
         else:
             lines.append(f"{_short(key)}: {_short(value)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's fields, as JSON is read; ValueError names one that occurs more than once."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"the field '{next(name for name in names if names.count(name) > 1)[:60]}' occurs more than once"
+        )
+    return dict(pairs)
 
 
 def _short(value: Any) -> str:

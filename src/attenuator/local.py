@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from attenuator.api import ChosenBy, Classification
-from attenuator.classify_request import Join
+from attenuator.classify_request import Aggregation, Join
 from attenuator.errors import InvalidRequest, printable
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue, shown
 from attenuator.ranking import Ranking
@@ -23,6 +23,7 @@ from attenuator.runtime import CPU, Device, Encoded, Input, Model, Row, RowResul
 from attenuator.runtime import load as load_model
 from attenuator.runtime.calibrated import knobs_of
 from attenuator.runtime.device import DeviceSetting
+from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered, Runner, RunOutcome, answer, judge_of
 from attenuator.runtime.python_calls import Call
 from attenuator.runtime.python_inputs import listed, parse, plain
@@ -85,8 +86,9 @@ class LocalModel:
         hypothesis_template: str | None = None,
         multi_label: bool = False,
         join: Join | None = None,
-        window_tokens: int | None = None,
-        stride_tokens: int | None = None,
+        window: int | None = None,
+        stride: int | None = None,
+        aggregation: Aggregation | None = None,
         **knobs: int | float | None,
     ) -> Classification:
         """Classifies one or more inputs, as one request of the HTTP API.
@@ -112,8 +114,11 @@ class LocalModel:
             multi_label: score each of `candidate_labels` by itself: several or none may be right.
             join: read long texts in windows; an answer has the `"mean"` or the largest (`"max"`) of each label's scores
                 and logits over them, or is that of the `"first"` one.
-            window_tokens: of a window, special tokens included; the model's most by default.
-            stride_tokens: from the beginning of a window to that of the next; by default they lie side by side.
+            window: beside `join`, the tokens of a window, special ones included, by default the model's most; else
+                the knob of that name.
+            stride: from the beginning of a window to that of the next; by default they lie side by side.
+            aggregation: how the tokens of a token classifier become `entities`, as in transformers' pipeline: `"none"`,
+                `"simple"` (the default), `"first"`, `"max"` or `"average"`.
             **knobs: accuracy against time, such as `keep=0.25`; one that is None or left out is the model's to choose.
 
         Returns:
@@ -137,8 +142,9 @@ class LocalModel:
             hypothesis_template=hypothesis_template,
             multi_label=multi_label,
             join=join,
-            window_tokens=window_tokens,
-            stride_tokens=stride_tokens,
+            window=window,
+            stride=stride,
+            aggregation=aggregation,
             **knobs,
         )
         call = Call.of(self.model, fields)
@@ -214,7 +220,9 @@ class LocalModel:
 
         everything = self._spread(encoded, inputs)
         items = [item for item in everything if not isinstance(item, InvalidRequest)]
-        if call.options.explain or call.options.escalate or call.grouped is not None:  # each runs several rows
+        tags = isinstance(call.grouped, Tagging) and call.grouped.windows is None
+        several_rows = call.options.explain or call.options.escalate or (call.grouped is not None and not tags)
+        if several_rows:
             answers = iter(list(self._pool.map(one, items)))
         else:
             answers = self._together(call, [item for [item] in items])
@@ -228,8 +236,10 @@ class LocalModel:
             Row(item.token_ids, item.type_ids, knobs, call.seed())
             for item, (knobs, _) in zip(items, chosen, strict=True)
         ]
-        for row, result, (_, by) in zip(rows, self._run(rows), chosen, strict=True):
-            yield self._classification(call, Answered([row], [result], 0.0), by, started, started)
+        for item, row, result, (_, by) in zip(items, rows, self._run(rows), chosen, strict=True):
+            own = call.apart()
+            own.rows([item])
+            yield self._classification(own, Answered([row], [result], 0.0), by, started, started)
 
     def _answer(self, call: Call, encoded: Sequence[Encoded], run: Run, started: float) -> Classification:
         """The answer to one request."""

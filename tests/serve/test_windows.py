@@ -14,6 +14,7 @@ import attenuator
 from attenuator.api import MAX_INPUTS, Classification
 from attenuator.clients import Client
 from attenuator.local import LocalModel
+from attenuator.runtime.grouping import apart
 from attenuator.runtime.scores import SCORES
 from attenuator.runtime.tokens import TextEncoder
 
@@ -66,7 +67,7 @@ def test_an_answer_is_that_of_its_windows_joined_by_label(
     labels = len(here.labels)
     fields: dict[str, Any] = {"top_k": labels, "return_logits": True, "seed": 7}
     inputs: list[Any] = [text if pair is None else (text, pair) for text in TEXTS]
-    answer = here.classify(inputs, join=join, window_tokens=SIZE, stride_tokens=stride, **fields)
+    answer = here.classify(inputs, join=join, window=SIZE, stride=stride, **fields)
     room = ROOM - (0 if pair is None else len(here.model.encode(PAIR).token_ids) - 1)
     for text, prediction, tokens in zip(TEXTS, answer.predictions, answer.tokens, strict=True):
         rows = windows_of(here, text, stride or room, pair)[: 1 if join == "first" else None]
@@ -90,9 +91,9 @@ def test_a_text_that_fits_has_the_answer_that_it_has_without_and_one_beside_long
     whole = content(here.classify(texts, **fields))
     for join in ("mean", "max", "first"):
         assert content(here.classify(texts, join=join, **fields)) == whole
-        assert content(here.classify(texts, join=join, window_tokens=SIZE, **fields)) == whole
-    together = here.classify(TEXTS, join="max", window_tokens=SIZE)
-    each = here.classify_each([*TEXTS, {"token_ids": [2, 3]}], join="max", window_tokens=SIZE)
+        assert content(here.classify(texts, join=join, window=SIZE, **fields)) == whole
+    together = here.classify(TEXTS, join="max", window=SIZE)
+    each = here.classify_each([*TEXTS, {"token_ids": [2, 3]}], join="max", window=SIZE)
     assert [one.predictions[0] for one in each[:-1]] == list(together.predictions)
     assert "is token ids, must be a text beside join" in str(each[-1])
 
@@ -132,8 +133,8 @@ def test_the_service_and_its_client_answer_as_in_process(mca: Service, bundles: 
     inputs = [*TEXTS, {"text": TEXTS[1], "text_pair": PAIR}]
     with attenuator.load(bundles["mca"], check=False) as here, Client(f"http://{mca.host}:{mca.port}") as client:
         for join in ("mean", "max", "first"):
-            for more in ({}, {"alpha": 0.5, "seed": 3, "top_k": 2, "return_logits": True, "stride_tokens": 5}):
-                fields: dict[str, Any] = {"join": join, "window_tokens": SIZE, **more}
+            for more in ({}, {"alpha": 0.5, "seed": 3, "top_k": 2, "return_logits": True, "stride": 5}):
+                fields: dict[str, Any] = {"join": join, "window": SIZE, **more}
                 expected = here.classify(inputs, **fields)
                 assert content(client.classify(inputs, **fields)) == content(expected)
         text = "good plot " * 4500  # longer than the model takes
@@ -146,14 +147,15 @@ def test_the_service_and_its_client_answer_as_in_process(mca: Service, bundles: 
     ("fields", "param", "sentence"),
     [
         ({"join": "sum"}, "join", """is 'sum', must be "mean", "max" or "first\""""),
-        ({"join": ..., "window_tokens": 20}, "join", "is missing"),
-        ({"window_tokens": 8193}, "window_tokens", "is 8193, must be at most 8192, the tokens that the model takes"),
-        ({"window_tokens": 10**300}, "window_tokens", "is a number with more than 18 digits, must be at most 8192"),
-        ({"stride_tokens": 10**300}, "stride_tokens", "is a number with more than 18 digits, must be at most"),
-        ({"window_tokens": 2}, "window_tokens", "is 2, must be at least 3: the rest of each pair fills it"),
-        ({"window_tokens": 0}, "window_tokens", "is 0, must be a whole number of at least 1"),
-        ({"stride_tokens": 15}, "stride_tokens", "is 15, must be at most 14, as many as a window has of the text"),
-        ({"stride_tokens": 1.5}, "stride_tokens", "is 1.5"),
+        ({"join": ..., "window": 20}, "join", "is missing"),
+        ({"join": ..., "window": ..., "stride": 4}, "join", "is missing"),
+        ({"window": 8193}, "window", "is 8193, must be at most 8192, the tokens that the model takes"),
+        ({"window": 10**300}, "window", "is a number with more than 18 digits, must be at most 8192"),
+        ({"stride": 10**300}, "stride", "is a number with more than 18 digits, must be at most"),
+        ({"window": 2}, "window", "is 2, must be at least 3: the rest of each pair fills it"),
+        ({"window": 0}, "window", "is 0, must be a whole number of at least 1"),
+        ({"stride": 15}, "stride", "is 15, must be at most 14, as many as a window has of the text"),
+        ({"stride": 1.5}, "stride", "is 1.5"),
         ({"truncate": True}, "truncate", "is true, must be left out beside join"),
         ({"explain": True}, "explain", "is true, must be left out beside join"),
         ({"escalate": True, "min_agreement": 0.9}, "escalate", "is true, must be left out beside join"),
@@ -161,14 +163,14 @@ def test_the_service_and_its_client_answer_as_in_process(mca: Service, bundles: 
         ({"inputs": [{"token_ids": [2, 5]}]}, "inputs[0].token_ids", "is token ids, must be a text beside join"),
         ({"inputs": ["good", " "]}, "inputs[1]", "is empty"),
         ({"inputs": {}}, "inputs", "is an object"),
-        ({"inputs": [{"text": "a", "text_pair": "good " * 20}]}, "window_tokens", "must be at least"),
+        ({"inputs": [{"text": "a", "text_pair": "good " * 20}]}, "window", "must be at least"),
         ({"inputs": "good " * (14 * MAX_INPUTS + 1)}, "inputs", "have more than 256 windows, must have at most 256"),
         ({"inputs": ["good " * 15] * 129}, "inputs", "have more than 256 windows"),
-        ({"windows_tokens": 3}, "windows_tokens", "did you mean window_tokens"),
+        ({"windows": 3}, "windows", "did you mean window"),
     ],
 )
 def test_what_is_wrong_is_said(mca: Service, fields: dict[str, Any], param: str, sentence: str) -> None:
-    body = {"inputs": TEXTS, "join": "mean", "window_tokens": SIZE, **fields}
+    body = {"inputs": TEXTS, "join": "mean", "window": SIZE, **fields}
     response = mca.classify({name: value for name, value in body.items() if value is not ...})
     assert response.status_code == 422, response.text
     assert response.json()["param"] == param
@@ -176,9 +178,16 @@ def test_what_is_wrong_is_said(mca: Service, fields: dict[str, Any], param: str,
 
 
 def test_as_many_windows_as_there_may_be_and_a_text_of_megabytes_for_its_first(mca: Service) -> None:
-    full = mca.classify({"inputs": "good " * (14 * MAX_INPUTS), "join": "max", "window_tokens": SIZE})
+    full = mca.classify({"inputs": "good " * (14 * MAX_INPUTS), "join": "max", "window": SIZE})
     assert full.status_code == 200, full.text
     assert full.json()["tokens"] == [16 * MAX_INPUTS]
-    first = mca.classify({"inputs": "good " * 600_000, "join": "first", "window_tokens": SIZE})
+    first = mca.classify({"inputs": "good " * 600_000, "join": "first", "window": SIZE})
     assert first.status_code == 200, first.text
     assert first.json()["tokens"] == [SIZE]
+
+
+def test_window_is_the_knob_of_a_model_that_has_one_unless_join_is_there() -> None:
+    alone, beside = {"window": 4, "seed": 1}, {"window": 4, "join": "mean", "seed": 1}
+    assert apart(alone, ["window"]) == ({}, alone)
+    assert apart(beside, ["window"]) == ({"window": 4, "join": "mean"}, {"seed": 1})
+    assert apart(alone, ["alpha"]) == ({"window": 4}, {"seed": 1})  # and `join` is missing

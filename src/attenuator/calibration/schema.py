@@ -13,10 +13,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from attenuator.bundle import CALIBRATION, Manifest, Sha256, fields_once
+from attenuator.bundle import CALIBRATION, Manifest, Sha256
 from attenuator.calibration.lists import ListCalibration
 from attenuator.calibration.records import MAX_SETTINGS, Count, Finite, Length, Line, Proportion, Record, Seconds
 from attenuator.errors import BundleError
+from attenuator.json_lines import fields_once
 
 FORMAT_VERSION = 1
 MAX_BYTES = 16 * 2**20

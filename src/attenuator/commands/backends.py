@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attenuator.api import Classification
+from attenuator.classify_request import Aggregation
 from attenuator.clients.calls import UNSET, Unset
 from attenuator.clients.client import Client
 from attenuator.errors import AttenuatorError, InvalidRequest
@@ -32,6 +33,7 @@ class ClassifyOptions:
         candidate_labels: labels to choose from, or None for the model's own.
         hypothesis_template: what the model judges of each text, or None for the usual sentence.
         multi_label: score each of `candidate_labels` by itself.
+        aggregation: how tokens become entities, or None for the usual way.
     """
 
     knobs: dict[str, int | float]
@@ -46,6 +48,7 @@ class ClassifyOptions:
     candidate_labels: list[str] | None = None
     hypothesis_template: str | None = None
     multi_label: bool = False
+    aggregation: Aggregation | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `Client.classify` that ask for this."""

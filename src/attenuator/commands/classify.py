@@ -47,6 +47,7 @@ def options_of(settings: ClassifySettings) -> ClassifyOptions:
         labels,
         settings.hypothesis_template,
         settings.multi_label,
+        settings.aggregation,
     )
 
 

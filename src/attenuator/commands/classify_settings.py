@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from attenuator.classify_request import Aggregation
 from attenuator.commandline import Positionals
 from attenuator.commands.knobflags import describe_flag, examples, with_knobs
 from attenuator.commands.places import PLACE_GROUPS, PlaceSettings
@@ -39,6 +40,8 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
     attenuator classify BUNDLE --format csv --output - < reviews.csv > answered.csv
   labels of your own, with a model of natural language inference (one of whose labels begins with "entail"):
     attenuator classify BUNDLE --candidate-labels sports,politics "They won the cup."
+  the entities of a text, with a token classifier:
+    attenuator classify BUNDLE --aggregation first --json "Maria Santos lives in Lisbon."
   pairs and token ids as JSON lines: {{"text": "..", "text_pair": ".."}} or {{"token_ids": [101, 7592, 102]}}, which
   may have token_type_ids
     producer | attenuator classify --url http://127.0.0.1:8000 --format jsonl
@@ -103,6 +106,8 @@ class ClassifySettings(PlaceSettings):
     """What the model judges of each text, with a candidate label in place of {}; `This example is {}.` by default."""
     multi_label: bool = False
     """Score each candidate label by itself: several or none may be right."""
+    aggregation: Aggregation | None = None
+    """How the tokens of a token classifier become entities, as in transformers' pipeline: `simple` by default."""
     truncate: bool = False
     """Cut inputs that are longer than the model takes, instead of refusing them."""
     logits: bool = False

@@ -42,7 +42,11 @@ def labels_of(prediction: Prediction) -> str:
 
 
 def best_of(prediction: Prediction) -> str:
-    """The scores that `--top-k` asked for, best first; empty without it."""
+    """The entities, or the scores that `--top-k` asked for, best first; empty without either."""
+    if prediction.entities is not None:
+        return (
+            ", ".join(f"{each.label} {cut(each.word, 40)} {each.score:.3f}" for each in prediction.entities) or "(none)"
+        )
     return " ".join(f"{each.label} {each.score:.3f}" for each in prediction.scores or ())
 
 

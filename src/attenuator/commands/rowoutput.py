@@ -32,7 +32,7 @@ class RowOutput:
         """
         further = {"scores": scores, "logits": logits, "standard_error": sureness, "agreement_probability": sureness}
         shown = [name for name, present in further.items() if present]
-        self.columns = ("label", "score", "labels", *shown, "knobs", "seed", "tokens", "error")
+        self.columns = ("label", "score", "labels", "entities", *shown, "knobs", "seed", "tokens", "error")
         self._stream, self._kind = stream, kind
         self._writer: Any = None
         self._names: list[str] = []

@@ -45,7 +45,7 @@ from attenuator.errors import BundleError, EngineError, ExportError, InvalidRequ
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import ATTENTIONS, export
 from attenuator.export.place import place_of
-from attenuator.export.source import load as load_source
+from attenuator.export.source import load_of_sequences
 from attenuator.ops import BASELINE
 from attenuator.rows import Columns
 from attenuator.runtime import CPU, Model, load
@@ -118,7 +118,7 @@ class Run:
         items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
         precisions = choices.chosen(settings.precision, "--precision", choices.ON_CPU)
         asked = choices.chosen(settings.attention, "--attention", ATTENTIONS)
-        loaded = load_source(source)
+        loaded = load_of_sequences(source)
         own, *others = choices.attentions_of(loaded)
         self.methods = choices.methods_of([own, *(key for key in others if key in asked)], precisions, loaded)
         self.absent = [row for row in choices.absent(loaded, source, settings.data) if row.name in asked]

@@ -47,7 +47,7 @@ class RowResult:
     """What the model says about one row.
 
     Attributes:
-        logits: float32 `[num_labels]`.
+        logits: float32 `[num_labels]`, of a token classifier `[tokens, num_labels]`.
         outputs: the graph's further outputs for the row, by name in `attenuator.ops.SEQUENCE_OUTPUTS`.
     """
 
@@ -170,25 +170,35 @@ def run_graph(
         raise EngineError(f"model '{manifest.name}' failed on this batch", detail=sessions.first_line(error)) from error
     by_name = dict(zip(outputs, arrays, strict=True))
     for name, array in by_name.items():  # with another shape, a row would get no answer or that of another row
-        check_shape(name, array, len(rows), manifest)
-    results = list(map(RowResult, by_name.pop("logits")))
+        check_shape(name, array, rows, manifest)
+    logits = by_name.pop("logits")
+    if manifest.reads_tokens:
+        logits = np.split(logits, np.cumsum([len(row.token_ids) for row in rows[:-1]]))
+    results = list(map(RowResult, logits))
     for name, values in by_name.items():
         for result, value in zip(results, values.tolist(), strict=True):
             result.outputs[name] = value
     return results
 
 
-def check_shape(name: str, array: np.ndarray, rows: int, manifest: Manifest) -> None:
+def logits_of(rows: Sequence[Row], manifest: Manifest) -> int:
+    """How many rows of logits a graph gives for some rows: one for each, or for each of their tokens."""
+    return sum(len(row.token_ids) for row in rows) if manifest.reads_tokens else len(rows)
+
+
+def check_shape(name: str, array: np.ndarray, rows: Sequence[Row], manifest: Manifest) -> None:
     """Refuses an output that is not one row of logits, or one value, for each row.
 
     Raises:
         EngineError: that is so.
     """
-    shape = (rows, len(manifest.labels)) if name == "logits" else (rows,)
+    shape = (logits_of(rows, manifest), len(manifest.labels)) if name == "logits" else (len(rows),)
     if array.shape != shape:
+        what = "row of logits" if name == "logits" else "value"
+        whose = "token" if name == "logits" and manifest.reads_tokens else "sequence"
         raise EngineError(
             f"model '{manifest.name}' gave {name} of shape {list(array.shape)} for a batch, must be "
-            f"{list(shape)}: one {'row of logits' if name == 'logits' else 'value'} per sequence"
+            f"{list(shape)}: one {what} per {whose}"
         )
 
 

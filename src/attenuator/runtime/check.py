@@ -126,7 +126,8 @@ def check_model(
     model = Model(manifest, encoder, Graphs(session, device=device), cost, device)
     check_tables(folder, model, file)
     _write_message(stage=probe)
-    check_probe(folder, model, *read_probe(files / probe, folder), file=file, probe=probe)
+    inputs, expected = read_probe(files / probe, folder, of_tokens=manifest.reads_tokens)
+    check_probe(folder, model, inputs, expected, file=file, probe=probe)
     return graph
 
 
@@ -224,8 +225,9 @@ def check_signature(folder: Path, manifest: Manifest, session: Any, file: str = 
     # A graph may leave the number open; what a run then gives is compared by `Model.run`.
     width = session.get_outputs()[names.index("logits")].shape[-1:]
     if width and isinstance(width[0], int) and width[0] != len(manifest.labels):
+        each = "token" if manifest.reads_tokens else "sequence"
         raise BundleError(
-            f"{where} gives {width[0]} logits per sequence, but {MANIFEST} has {len(manifest.labels)} labels"
+            f"{where} gives {width[0]} logits per {each}, but {MANIFEST} has {len(manifest.labels)} labels"
         )
 
 
@@ -296,7 +298,7 @@ def check_probe(
         folder: what error sentences call the bundle.
         model: the bundle.
         inputs: of the probe, N token sequences.
-        expected: their logits, `[N, num_labels]`.
+        expected: their logits, `[N, num_labels]`, or those of all tokens, `[T, num_labels]`.
         file: of the graph.
         probe: of the probe.
 
@@ -327,7 +329,7 @@ def check_probe(
                     f"bundle {folder}: {file} gives {name} {value:g}, must be finite and at least 0: "
                     f"{SEQUENCE_OUTPUTS[name].doc}"
                 )
-    logits = np.stack([result.logits for result in results])
+    logits = np.vstack([result.logits for result in results])
     difference = np.abs(logits - expected) / np.maximum(1.0, np.abs(expected))
     worst = float(difference.max()) if np.isfinite(difference).all() else float("inf")
     limit = PRECISIONS[manifest.precision].probe_tolerance

@@ -44,6 +44,16 @@ def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", 
     return text[min((at for at in places if at >= 0), default=len(text)) :]
 
 
+def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:
+    """Whether no stretch of a text without one of the marks is longer than `size` characters."""
+    start = 0
+    while len(text) - start > size:
+        start = 1 + max((text.rfind(mark, start, start + size + 1) for mark in marks), default=-1)
+        if not start:
+            return False
+    return True
+
+
 def check_room(size: int, room: int, step: int) -> None:
     """Refuses, with InvalidRequest, windows in which no token of a text fits, or between which some would lie.
 
@@ -53,8 +63,8 @@ def check_room(size: int, room: int, step: int) -> None:
         step: from the beginning of a window to that of the next.
     """
     for name, value, allowed in (
-        ("window_tokens", size if room < 1 else None, f"at least {size - room + 1}: the rest of each pair fills it"),
-        ("stride_tokens", step if step > room else None, f"at most {room}, as many as a window has of the text"),
+        ("window", size if room < 1 else None, f"at least {size - room + 1}: the rest of each pair fills it"),
+        ("stride", step if step > room else None, f"at most {room}, as many as a window has of the text"),
     ):
         if value is not None:
             raise InvalidRequest(

@@ -20,7 +20,10 @@ PUNCTUATION_SPLITTERS = {"BertPreTokenizer", "ByteLevel", "Whitespace"}
 PRE_TOKENIZERS = SPLITTERS | {"CharDelimiterSplit", "Digits", "Punctuation", "Sequence", "Split", "UnicodeScripts"}
 MODELS = {"BPE", "Unigram", "WordLevel", "WordPiece"}
 POST_PROCESSORS = {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"}
+# They write the words of entities.
+DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"}
 ALLOWED = {"normalizer": NORMALIZERS, "pre_tokenizer": PRE_TOKENIZERS, "post_processor": POST_PROCESSORS}
+ALLOWED |= {"decoder": DECODERS}
 
 MAX_PARTS = 32  # components of one kind, those inside sequences included
 MAX_GROWTH = 8  # of a text by all replacements together; Unicode's own forms come on top, at most 18-fold
@@ -54,7 +57,7 @@ def parts(component: Any) -> Iterator[Mapping[str, Any]]:
     if not isinstance(component, dict):
         return
     yield component
-    for key in ("normalizers", "pretokenizers", "processors"):
+    for key in ("normalizers", "pretokenizers", "processors", "decoders"):
         for inner in component.get(key) or ():
             yield from parts(inner)
 
@@ -100,7 +103,8 @@ def check_pipeline(raw: Any, vocab_size: int) -> None:
             if part.get("type") not in allowed:
                 names = ", ".join(sorted(allowed))
                 raise ValueError(f"has a {kind} of type {part.get('type')!r}, must be one of {names}")
-    check_normalizer(list(parts(raw.get("normalizer"))))
+    for kind in ("normalizer", "decoder"):
+        check_growth(kind, list(parts(raw.get(kind))))
     for part in parts(raw.get("pre_tokenizer")):
         if part["type"] == "Split":
             check_pattern(part.get("pattern"))
@@ -114,8 +118,8 @@ def check_pipeline(raw: Any, vocab_size: int) -> None:
             )
 
 
-def check_normalizer(components: list[Mapping[str, Any]]) -> None:
-    """Bounds how much longer a normalizer makes a text; raises as `check_pipeline`."""
+def check_growth(kind: str, components: list[Mapping[str, Any]]) -> None:
+    """Bounds how much longer a normalizer or decoder makes a text; raises as `check_pipeline`."""
     growth = 1.0
     for part in components:
         if part["type"] == "Replace":
@@ -135,7 +139,7 @@ def check_normalizer(components: list[Mapping[str, Any]]) -> None:
                 )
     if growth > MAX_GROWTH:
         raise ValueError(
-            f"has a normalizer that can make a text {growth:.3g} times as long, must be at most {MAX_GROWTH} times"
+            f"has a {kind} that can make a text {growth:.3g} times as long, must be at most {MAX_GROWTH} times"
         )
 
 

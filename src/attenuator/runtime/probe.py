@@ -13,15 +13,16 @@ from attenuator.runtime.tokens import Encoded
 MAX_PROBE_BYTES = 16 * 2**20
 
 
-def read_probe(path: Path, folder: Path) -> tuple[list[Encoded], npt.NDArray[np.float32]]:
+def read_probe(path: Path, folder: Path, *, of_tokens: bool = False) -> tuple[list[Encoded], npt.NDArray[np.float32]]:
     """Reads the probe without unpickling anything.
 
     The arrays read are `input_ids` and, where there, `token_type_ids` int64 `[T]`, `cu_seqlens` int32 `[N + 1]` and
-    `logits` float32 `[N, num_labels]`, made at the exact value of every knob.
+    `logits` float32 `[N, num_labels]`, or `[T, num_labels]`, made at the exact value of every knob.
 
     Args:
         path: the file.
         folder: what error sentences call the bundle.
+        of_tokens: whether there are logits for each token.
 
     Returns:
         N token sequences and their logits.
@@ -43,7 +44,8 @@ def read_probe(path: Path, folder: Path) -> tuple[list[Encoded], npt.NDArray[np.
         (ids.ndim, types.ndim, ends.ndim, logits.ndim) == (1, 1, 1, 2)
         and (ids.dtype, types.dtype, ends.dtype, logits.dtype) == (np.int64, np.int64, np.int32, np.float32)
         and ids.shape == types.shape
-        and len(ends) == len(logits) + 1 >= 2
+        and len(ends) >= 2
+        and len(logits) == (len(ids) if of_tokens else len(ends) - 1)
         and ends[0] == 0
         and ends[-1] == len(ids)
         and bool((np.diff(ends) > 0).all())

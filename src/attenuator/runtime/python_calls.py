@@ -12,8 +12,9 @@ from attenuator.ops import KNOBS
 from attenuator.ops.knobs import DEFAULT_SEED, KnobValue
 from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime.batch import by_output
+from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered, check_certainty
-from attenuator.runtime.grouping import GROUPING, Grouped, grouping
+from attenuator.runtime.grouping import GROUPING, Grouped, apart, grouping
 from attenuator.runtime.model import Model
 from attenuator.runtime.python_inputs import scalar
 from attenuator.runtime.request import (
@@ -59,14 +60,15 @@ class Call:
         values = {name: scalar(value) for name, value in fields.items()}
         check_names(model, values)
         stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
-        brought = {name: stated.pop(name) for name in GROUPING if name in stated}
+        brought, stated = apart(stated, model.knobs.names)
         if isinstance(brought.get(LABELS), tuple):
             brought[LABELS] = list(brought[LABELS])
         if brought.get(MULTI_LABEL) is False:
             del brought[MULTI_LABEL]
-        grouped = grouping(stated | brought, model.manifest) if brought else None
-        if isinstance(grouped, Windows):
-            grouped.most = None
+        grouped = grouping(stated | brought, model.manifest)
+        windows = grouped.windows if isinstance(grouped, Tagging) else grouped
+        if isinstance(windows, Windows):
+            windows.most = None
         requested = {name: value for name, value in stated.items() if name in KNOBS}
         knobs = model.knobs.check(requested)
         options = check_values(
@@ -85,11 +87,17 @@ class Call:
 
     def apart(self) -> "Call":
         """The same for one of several inputs that are answered apart."""
-        return replace(self, grouped=replace(self.grouped)) if isinstance(self.grouped, Windows) else self
+        match self.grouped:
+            case Windows():
+                return replace(self, grouped=replace(self.grouped))
+            case Tagging(windows=windows):
+                own = windows and replace(windows)
+                return replace(self, grouped=replace(self.grouped, windows=own))
+        return self
 
     def rows(self, encoded: list[Encoded]) -> list[Encoded]:
         """What runs: the inputs, or all windows of each."""
-        return self.grouped.rows(encoded) if isinstance(self.grouped, Windows) else encoded
+        return self.grouped.rows(encoded) if isinstance(self.grouped, Windows | Tagging) else encoded
 
     def seed(self) -> int:
         """The seed of one request."""
@@ -107,7 +115,10 @@ class Call:
         if self.grouped is None:
             both = zip(map(model.predict, logits), answered.fields(), strict=True)
             return fields | {"predictions": tuple(self._prediction(scored, more) for scored, more in both)}
-        model.scores(np.array(logits))  # refuses what is not finite
+        model.scores(np.vstack(logits))  # refuses what is not finite
+        if isinstance(self.grouped, Tagging):
+            found = self.grouped.predictions(np.vstack(logits))
+            return self.grouped.by_text(fields) | {"predictions": tuple(map(Prediction.model_validate, found))}
         predictions = tuple(self._prediction(scored, {}) for scored in self.grouped.predict(logits))
         return self.grouped.by_text(fields) | {"predictions": predictions}
 
@@ -128,7 +139,7 @@ class Call:
 
 def check_names(model: Model, names: Iterable[str]) -> None:
     """Refuses, with UnknownField, fields that a call in this process cannot have."""
-    known = [*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *GROUPING]
+    known = [*dict.fromkeys([*model.knobs.names, *(name for name in OPTIONS if name not in OF_SERVICES), *GROUPING])]
     for name in names:
         refuse_of_services(name, OF_SERVICES, known)
         if name not in OPTIONS and name not in KNOBS and name not in GROUPING:

@@ -55,6 +55,7 @@ SCORES: dict[Task, Callable[[npt.ArrayLike], Floats]] = {
     "single_label": softmax,
     "multi_label": sigmoid,
     "regression": unchanged,
+    "token_classification": softmax,
 }
 
 
@@ -150,8 +151,9 @@ def agrees(
 ) -> npt.NDArray[np.bool_]:
     """Which answers agree with the exact ones.
 
-    They do where the label is the same (`single_label`), all labels at or above their threshold are the same
-    (`multi_label`), or the score lies within `AGREEING_DEVIATIONS` standard deviations (`regression`).
+    They do where the label is the same (`single_label`, and `token_classification` token by token), all labels at or
+    above their threshold are the same (`multi_label`), or the score lies within `AGREEING_DEVIATIONS` standard
+    deviations (`regression`).
 
     Args:
         logits: `[B, num_labels]`.
@@ -164,7 +166,7 @@ def agrees(
         bool `[B]`; their mean is the agreement. Logits that are not finite agree with nothing.
     """
     finite = np.isfinite(logits).all(axis=-1)
-    if task == "single_label":
+    if task in ("single_label", "token_classification"):
         same = logits.argmax(axis=-1) == exact.argmax(axis=-1)
     elif task == "multi_label":
         lowest = np.asarray(thresholds)

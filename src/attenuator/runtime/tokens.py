@@ -14,8 +14,9 @@ from attenuator.api import INPUT_FIELDS, INPUT_KINDS, TextInput, TokenInput
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest, UnknownField
 from attenuator.ops.knobs import shown, whole_number
-from attenuator.runtime.cutting import check_room, cut, part_of
+from attenuator.runtime.cutting import check_room, cut, part_of, unbroken_within
 from attenuator.runtime.pipeline import splits_at
+from attenuator.runtime.words import TokenSpans, Words
 
 Ids = npt.NDArray[np.int64]
 CHARS_PER_TOKEN = 16  # a text with more characters than this for each token allowed seldom fits
@@ -34,12 +35,14 @@ class Encoded:
         type_ids: int64 `[tokens]`: 1 where the tokenizer marks the second text of a pair, else 0; or as given.
         truncated: tokens that were cut off; a lower bound where the text was too long to be tokenized whole.
         rest: the windows that follow, where the text is read in several.
+        spans: where the tokens stand in the text; None where nobody asks, and of a pair.
     """
 
     token_ids: Ids
     type_ids: Ids
     truncated: int = 0
     rest: Sequence["Encoded"] = ()
+    spans: TokenSpans | None = None
 
 
 class TextEncoder:
@@ -55,6 +58,7 @@ class TextEncoder:
         truncation_side: Literal["left", "right"] = "right",
         split_special_tokens: bool = False,
         token_types: int = 1,
+        keeps_spans: bool = False,
     ) -> None:
         """Reads `tokenizer.json`.
 
@@ -66,6 +70,7 @@ class TextEncoder:
             truncation_side: where `encode` cuts a long text.
             split_special_tokens: whether special tokens written in a text are split like any other word.
             token_types: token types that come with token ids are 0 to token_types - 1.
+            keeps_spans: whether what is encoded says where its tokens stand in the text.
 
         Raises:
             BundleError: the file is not a tokenizer, or knows ids outside the model's vocabulary.
@@ -82,6 +87,7 @@ class TextEncoder:
         self.vocab_size = vocab_size
         self.token_types = token_types
         self.truncation_side = truncation_side
+        self._words = Words(self._tokenizer) if keeps_spans else None
         before, normalizer = (
             None if part is None else json.loads(part.__getstate__())
             for part in (self._tokenizer.pre_tokenizer, self._tokenizer.normalizer)
@@ -104,6 +110,7 @@ class TextEncoder:
             truncation_side=manifest.truncation_side,
             split_special_tokens=manifest.split_special_tokens,
             token_types=manifest.token_types,
+            keeps_spans=manifest.reads_tokens,
         )
 
     def content(self) -> dict[str, Any]:
@@ -118,8 +125,8 @@ class TextEncoder:
             whole_param = pair_param or _together(param)
             pair_param = pair_param or _beside(param, "text", "text_pair")
             check_text(text_pair, pair_param)
-        first, whole_text = self._encode_part(text, param)
-        second, whole_pair = (None, True) if text_pair is None else self._encode_part(text_pair, pair_param)
+        first, whole_text, before = self._encode_part(text, param)
+        second, whole_pair, _ = (None, True, 0) if text_pair is None else self._encode_part(text_pair, pair_param)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         count = len(first) + (0 if second is None else len(second)) + special
         if count == 0:
@@ -135,8 +142,7 @@ class TextEncoder:
             cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
         # Special tokens are added after cutting, so that none of them is cut off.
         whole = self._tokenizer.post_process(first, second, True)
-        ids, types = np.array(whole.ids, dtype=np.int64), np.array(whole.type_ids, dtype=np.int64)
-        return Encoded(ids, types, count - len(ids))
+        return self._encoded(whole, first, text, before, count - len(whole))
 
     def windows(
         self, text: str, text_pair: str | None, *, size: int, stride: int | None, most: int, param: str
@@ -159,18 +165,19 @@ class TextEncoder:
         if text_pair is not None:
             pair_param = _beside(param, "text", "text_pair")
             check_text(text_pair, pair_param)
-            second, _ = self._encode_part(text_pair, pair_param)
+            second, *_ = self._encode_part(text_pair, pair_param)
         special = self._tokenizer.num_special_tokens_to_add(second is not None)
         room = size - special - (0 if second is None else len(second))
         step = room if stride is None else stride
         check_room(size, room, step)
-        first, _ = self._encode_part(text, param, room + (most - 1) * step)
+        first, *_ = self._encode_part(text, param, room + (most - 1) * step)
         first.truncate(room, stride=room - step)
         whole = self._tokenizer.post_process(first, second, True)
         parts = [whole, *whole.overflowing][:most]
         if not parts[0].ids:
             raise no_tokens(param)
-        return [Encoded(np.array(one.ids, np.int64), np.array(one.type_ids, np.int64)) for one in parts]
+        own = [first, *first.overflowing][:most]
+        return [self._encoded(one, bare, text) for one, bare in zip(parts, own, strict=True)]
 
     def from_ids(self, token_ids: Sequence[int], token_type_ids: Sequence[int] | None = None, *, param: str) -> Encoded:
         """See `Model.from_ids`."""
@@ -190,6 +197,13 @@ class TextEncoder:
             )
         return Encoded(ids, whole_numbers(token_type_ids, self.token_types, types_param))
 
+    def _encoded(self, tokens: Encoding, bare: Encoding, text: str, before: int = 0, truncated: int = 0) -> Encoded:
+        """What tokens are to the model; `bare` are those of the text alone, of which `before` characters were cut."""
+        is_single = tokens.n_sequences == 1
+        spans = self._words.spans(tokens, bare.offsets, text, before) if self._words and is_single else None
+        ids, types = np.array(tokens.ids, dtype=np.int64), np.array(tokens.type_ids, dtype=np.int64)
+        return Encoded(ids, types, truncated, spans=spans)
+
     def _too_long(self, param: str, count: int | None, hint: str = "") -> InputTooLong:
         size = f"more than {self.max_tokens}" if count is None else count
         return InputTooLong(
@@ -198,7 +212,7 @@ class TextEncoder:
             allowed=f"at most {self.max_tokens} tokens",
         )
 
-    def _encode_part(self, text: str, param: str, most: int | None = None) -> tuple[Encoding, bool]:
+    def _encode_part(self, text: str, param: str, most: int | None = None) -> tuple[Encoding, bool, int]:
         """The tokens of a text; where it has far more than `max_tokens`, only those on the side that truncation keeps.
 
         With `most`, that takes the place of `max_tokens`, and the text's beginning is kept.
@@ -209,7 +223,8 @@ class TextEncoder:
         words beside it; they are dropped.
 
         Returns:
-            More than `max_tokens` of the tokens, or all of them; and whether they are all.
+            More than `max_tokens` of the tokens, or all of them; whether they are all; and the characters that were
+            cut off before them.
         """
         side, most = (self.truncation_side, self.max_tokens) if most is None else ("right", most)
         size = CHARS_PER_TOKEN * (most + self._unsure)
@@ -224,18 +239,19 @@ class TextEncoder:
                     allowed=f"at most {MAX_UNBROKEN} characters in a row without a space",
                 )
             # The `fast` variant keeps no offsets: three times faster on long texts.
+            run = self._tokenizer.encode_batch_fast if self._words is None else self._tokenizer.encode_batch
             try:
-                [tokens] = self._tokenizer.encode_batch_fast([part], add_special_tokens=False)
+                [tokens] = run([part], add_special_tokens=False)
             except BaseException as error:
                 # A panic of the package is no Exception and has no importable type, so that no caller could catch it.
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                     raise
                 raise EngineError("the tokenizer failed on this text", detail=str(error)) from error
             if is_whole:
-                return tokens, True
+                return tokens, True, 0
             if len(tokens) > most + self._unsure:
                 tokens.truncate(len(tokens) - self._unsure, direction=side)
-                return tokens, False
+                return tokens, False, len(text) - len(part) if side == "left" else 0
             size *= 2
 
 
@@ -345,16 +361,6 @@ def no_tokens(param: str) -> InvalidRequest:
     """The error for a text of which the tokenizer leaves nothing."""
     allowed = "a text with at least one token"
     return InvalidRequest(f"{param} has no tokens, must be {allowed}", param=param, allowed=allowed)
-
-
-def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:
-    """Whether no stretch of a text without one of the marks is longer than `size` characters."""
-    start = 0
-    while len(text) - start > size:
-        start = 1 + max((text.rfind(mark, start, start + size + 1) for mark in marks), default=-1)
-        if not start:
-            return False
-    return True
 
 
 def check_text(text: str, param: str) -> None:

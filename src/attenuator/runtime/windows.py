@@ -84,10 +84,10 @@ class Windows:
         for name in APART:
             if fields.get(name) is True:
                 raise wrong(name, "is true", f"left out beside {JOIN}")
-        size = own.window_tokens or manifest.max_tokens
+        size = own.window or manifest.max_tokens
         if size > manifest.max_tokens:
             raise wrong(SIZE, f"is {shown(size)}", f"at most {manifest.max_tokens}, the tokens that the model takes")
-        return cls(manifest.labels, manifest.task, manifest.thresholds, own.join, size, own.stride_tokens)
+        return cls(manifest.labels, manifest.task, manifest.thresholds, own.join, size, own.stride)
 
     def inputs(self, items: Iterable[Input]) -> Iterator[Input]:
         """The inputs, which are read in windows.

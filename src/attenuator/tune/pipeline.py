@@ -28,7 +28,7 @@ from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.pipeline import check_name, default_name, describe, export
 from attenuator.export.selection import DROPPED, can_select, places
-from attenuator.export.source import Source, load
+from attenuator.export.source import Source, load_of_sequences
 from attenuator.export.steps import Steps
 from attenuator.journal import Journal
 from attenuator.ops.knobs import Knobs
@@ -96,7 +96,7 @@ class Run:
         with staging_for(place):
             pass  # so that it can be written is known before the work
         steps("load the checkpoint")
-        self.source: Source = load(checkpoint)
+        self.source: Source = load_of_sequences(checkpoint)
         describe(self.source, self.name, settings.max_tokens)  # refuses max_tokens before anything is begun
         takes = sum(each.numel() * each.element_size() for each in self.source.model.parameters())
         begun = (self.work / EXACT_PRECISION).exists()  # an interrupted run has written what takes most

@@ -49,6 +49,8 @@ def checked(settings: CalibrateSettings, folder: Path, manifest: Manifest) -> tu
     """The calibration that a bundle has, and the other bundles that are to run; refuses what does not go together."""
     if not manifest.knobs:
         raise BundleError(f"bundle {folder} has no knob, must have one to be calibrated: its answers are always exact")
+    if manifest.reads_tokens:
+        raise BundleError(f"bundle {folder} classifies tokens, must classify whole texts to be calibrated")
     before = existing(folder, manifest)
     if settings.only_times and settings.keep_times:
         raise InvalidRequest("--only-times and --keep-times are both given, must be one of them")
