@@ -95,7 +95,7 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
         kind: `yoso`, `mca`, `softmax`, or `keep`: MCA whose second layer sees only the tokens that the first one keeps,
             the others rejoining before the pool.
         num_labels: width of the logits.
-        pooling: `first` or `mean`.
+        pooling: `first` or `mean`, or `none`.
         seed: of the weights.
     """
     build = Builder(seed)
@@ -127,11 +127,14 @@ def model(kind: str, num_labels: int, pooling: str, seed: int = 1) -> onnx.Model
         hidden = build.norm(build.node("Add", [hidden, build.dense(wide, FFN, HIDDEN)]))
     for rows_before, places in reversed(stored):
         hidden = build.node("ScatterND", [rows_before, places, hidden])
-    pooled = build.node("SequencePool", [hidden, "cu_seqlens"], domain=ops.DOMAIN, mode=pooling)
-    pooled = build.node("Tanh", [build.dense(pooled, HIDDEN, HIDDEN)])
+    if pooling != "none":
+        hidden = build.node("SequencePool", [hidden, "cu_seqlens"], domain=ops.DOMAIN, mode=pooling)
+    pooled = build.node("Tanh", [build.dense(hidden, HIDDEN, HIDDEN)])
     weights = [build.weight(HIDDEN, num_labels), build.weight(num_labels)]
     build.nodes.append(helper.make_node("Gemm", [pooled, *weights], ["logits"]))
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", num_labels])]
+    outputs = [
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T" if pooling == "none" else "B", num_labels])
+    ]
     if flops:
         build.nodes.append(helper.make_node("Mean", flops, ["value_flops"]))
         outputs.append(helper.make_tensor_value_info("value_flops", TensorProto.FLOAT, ["B"]))
@@ -181,7 +184,7 @@ def write(
         name: what requests call it; the folder's name by default.
         labels: in the order of the logits.
         multi_label: sigmoid instead of softmax.
-        pooling: `first` or `mean`.
+        pooling: `first` or `mean`; `none` makes a token classifier.
         seed: of the weights.
 
     Returns:
@@ -201,7 +204,7 @@ def write(
         format_version=bundle.FORMAT_VERSION,
         name=name or folder.name,
         revision="0" * 64,
-        task="multi_label" if multi_label else "single_label",
+        task="token_classification" if pooling == "none" else "multi_label" if multi_label else "single_label",
         labels=list(labels),
         thresholds=[0.5] * len(labels) if multi_label else [],
         max_tokens=MAX_TOKENS,
@@ -211,7 +214,7 @@ def write(
             operator=attention.key,
             layers=LAYERS,
             attributes={"num_heads": HEADS},
-            other_nodes={operator.key: 1 for operator in others},
+            other_nodes={operator.key: 1 for operator in others if pooling != "none" or operator.key != "pool"},
         ),
         knobs=rows,
         inputs=[entry.name for entry in graph.graph.input],

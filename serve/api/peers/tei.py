@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from attenuator import __version__, api
 from attenuator.api import MAX_INPUTS, WHOLE, Body, LabelScore, Text
+from attenuator.bundle import Task
 from attenuator.json_body import parse_json
 from attenuator.ops.knobs import shown
 from attenuator.runtime import Input, Model
@@ -26,7 +27,8 @@ from attenuator.serve.edge.arrivals import JSON
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
-ACTIVATIONS = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
+ACTIVATIONS: dict[Task, str] = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
+ACTIVATIONS |= {"token_classification": "softmax"}
 ERROR_TYPES = {424: "Backend", 500: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
 
 
