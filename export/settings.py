@@ -112,8 +112,8 @@ def attention_help(operator: Operator) -> str:
 def folder_help() -> str:
     """What a checkpoint folder holds, with the families that can be exported."""
     text = (
-        "that transformers' save_pretrained wrote, weights and tokenizer in it: a sequence classifier, regressor or "
-        f"cross-encoder of the family {titles()}; or a checkpoint of the project's own encoder"
+        "that transformers' save_pretrained wrote, weights and tokenizer in it: a classifier of texts or tokens, a "
+        f"regressor or cross-encoder of the family {titles()}; or a checkpoint of the project's own encoder"
     )
     return textwrap.fill(text, 118, initial_indent="  a folder      ", subsequent_indent=" " * 16)
 
