@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -32,6 +33,7 @@ from attenuator.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 NO_MODEL = "no model is loaded"
+SAMPLE = 16  # texts of a list, at most, that tell how long all are for another model
 BODY_MARGIN = 2.0  # a body may have this many times fewer or more tokens than its size suggests
 
 
@@ -211,10 +213,24 @@ class Engine:
         estimate.learn(items, encoded)
         return encoded
 
-    def load(self, work: Work, flow: Flow, started_s: float, last: Model | None = None) -> Load:
+    async def again(self, work: Work, last: Model, items: Sequence[Input], encoded: Sequence[Encoded]) -> Work:
+        """A request's inputs as another model's work: by what its tokenizer makes of a few of them, evenly chosen.
+
+        Raises:
+            InvalidRequest: that model takes one of these few in no length.
+        """
+        if last is work.model:
+            return work
+        step = math.ceil(len(items) / SAMPLE)
+        few = await self._tokenizer.encode(last, items[::step], truncate=True)
+        lengths, own = ([len(each.token_ids) + each.truncated for each in some] for some in (encoded, few))
+        ratio, most = sum(own) / sum(lengths[::step]), last.manifest.max_tokens
+        return replace(work, model=last, tokens=[max(1, min(round(ratio * each), most)) for each in lengths])
+
+    def load(self, work: Work, flow: Flow, started_s: float, last: Work | None = None) -> Load:
         """What the plan of a request depends on that began at some time (`time.perf_counter`).
 
-        `last` is the model of a list's second step, where it has one. A choice for a list asks about many settings.
+        `last` is the work of a list's second step, where it has one. A choice for a list asks about many settings.
         """
         tokens = work.tokens if last is None else work.coarse().tokens
 
@@ -230,7 +246,7 @@ class Engine:
             return not self._queue.full(self.admission.demand(work.model, work.tokens, knobs), flow.key)
 
         level = partial(self.brownout.level, flow.key, flow.priority)
-        again = None if last is None else self.load(work.by(last), flow, started_s)
+        again = None if last is None else self.load(last, flow, started_s)
         return Load(work, time.perf_counter() - started_s, forecast, pressure, finds_room, level, again)
 
     async def run(

@@ -40,10 +40,6 @@ class Work:
     seed: int = DEFAULT_SEED
     usual_seed: bool = True
 
-    def by(self, model: Model) -> "Work":
-        """The same inputs as another model's work, by the lengths that they have for this one."""
-        return replace(self, model=model, tokens=[min(each, model.manifest.max_tokens) for each in self.tokens])
-
     def coarse(self) -> "Work":
         """A bound that is quick to predict at many settings: inputs of like length as the longest of them."""
         ordered = sorted(self.tokens)

@@ -238,7 +238,8 @@ class Routes:
         seed = secrets.randbelow(SEED_HIGH + 1) if seed is None else seed
         work = Work(model, tokens, options.explain and not options.escalate, seed, usual_seed)
         spend = None if key is None else key.spend
-        chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s, asked.last))
+        again = None if asked.last is None else await self._engine.again(work, asked.last, texts, encoded)
+        chosen = plan(model, asked, limits, self._engine.load(work, flow, started_s, again))
         if asked.last is not None and chosen.second is not None and chosen.second.whole:
             events.note(model=asked.last.manifest.name)
             return await self._run_parsed(asked.last, parsed.by_last(texts), key, flow, started_s)
@@ -252,7 +253,7 @@ class Routes:
         for tell in self._engine.listeners.answered:
             tell(model, answered.rows, answered.results, answered.steps is not None)
         ran = Ran(model, chosen, seed, answered, characters, tokenize_s)
-        return ran if chosen.second is None else await second_step(ran, run, parsed, texts)
+        return ran if chosen.second is None or again is None else await second_step(ran, run, again, parsed, texts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

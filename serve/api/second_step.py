@@ -5,11 +5,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from attenuator.errors import GoalOutOfReach, Overloaded
 from attenuator.runtime import Input, Row
 from attenuator.runtime.scores import ranked
 from attenuator.serve import events
-from attenuator.serve.accuracy.cost import BILLION
+from attenuator.serve.accuracy.cost import BILLION, Work
 from attenuator.serve.accuracy.list_steps import COST, Second
 from attenuator.serve.accuracy.plan import Asked, Plan
 from attenuator.serve.api.answers import Again, Ran
@@ -17,12 +19,13 @@ from attenuator.serve.api.schema import ParsedRequest
 from attenuator.serve.engine import RequestRun
 
 
-async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: Sequence[Input]) -> Ran:
+async def second_step(ran: Ran, run: RequestRun, again: Work, parsed: ParsedRequest, texts: Sequence[Input]) -> Ran:
     """Scores the best of the first step again.
 
     Args:
         ran: the first step.
         run: that ran it.
+        again: all documents as the second step's work, with the lengths that are expected.
         parsed: the request.
         texts: its documents, where another model scores again.
 
@@ -43,12 +46,14 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     places = ranked([float(result.logits[0]) for result in ran.answered.results])[: second.most]
     rows = [replace(first[place], knobs=exact) for place in places]
     spent = run.work.cost(first[0].knobs) * BILLION
-    using = limited(run, parsed.asked, second)
+    using = limited(run, again, parsed.asked, second)
     began_s, tokenize_s = time.perf_counter(), 0.0
     try:
         if steps.cascade:
-            longest = steps.last.manifest.max_tokens
-            expected = [replace(row, token_ids=row.token_ids[:longest]) for row in rows]
+            expected = [
+                replace(row, token_ids=np.resize(row.token_ids, again.tokens[place]))
+                for place, row in zip(places, rows, strict=True)
+            ]
             places = places[: await held(using, second, expected, spent)]
             if not places:
                 return ran
@@ -68,15 +73,14 @@ async def second_step(ran: Ran, run: RequestRun, parsed: ParsedRequest, texts: S
     events.note(rescored=count)
     for tell in run.engine.listeners.answered:
         tell(steps.last, rows[:count], outcome.results, False)
-    again = Again(steps.last, places[:count], rows[:count], outcome.results, outcome.queue_s, tokenize_s)
-    return replace(ran, again=again)
+    scored = Again(steps.last, places[:count], rows[:count], outcome.results, outcome.queue_s, tokenize_s)
+    return replace(ran, again=scored)
 
 
-def limited(run: RequestRun, asked: Asked, second: Second) -> RequestRun:
-    """The second step's run: within what is left of budget, limit and deadline."""
-    assert asked.last is not None
+def limited(run: RequestRun, again: Work, asked: Asked, second: Second) -> RequestRun:
+    """The second step's run, of its work: within what is left of budget, limit and deadline."""
     limits, timeout_ms = asked.second_within(second, run.limits, run.timeout_ms)
-    return replace(run, work=run.work.by(asked.last), limits=limits, timeout_ms=timeout_ms, unlowered=None)
+    return replace(run, work=again, limits=limits, timeout_ms=timeout_ms, unlowered=None)
 
 
 async def held(run: RequestRun, second: Second, rows: Sequence[Row], spent: float) -> int:

@@ -84,7 +84,7 @@ def decided_by(
         return Load(work, 0.0, forecast, lambda: (wait_s, 0.0, 0.0), lambda knobs: True, lambda: Level(1.0))
 
     work = Work(model, LENGTHS)
-    again = None if asked.last is None else load(work.by(asked.last))
+    again = None if asked.last is None else load(replace(work, model=asked.last))
     return plan(model, asked, limits or Limits(), replace(load(work), last=again))
 
 

@@ -13,7 +13,9 @@ import pytest
 import tiny
 from list_calibrations import list_calibration
 from pydantic import SecretStr
+from tokenizers.models import WordPiece
 
+from attenuator.bundle import TOKENIZER
 from attenuator.runtime import Row, load
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.accuracy.cost import Work
@@ -44,9 +46,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def serving(*folders: Path, keys: KeyRing | None = None) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
-    """The service of bundles in this process, and a client."""
-    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6})
+async def serving(
+    *folders: Path, keys: KeyRing | None = None, **fields: Any
+) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
+    """The service of bundles in this process, with settings, and a client."""
+    chosen = ServeSettings.model_validate({"threads": 1, "brownout_target_ms": 1e6, **fields})
     engine = Engine(chosen)
     await engine.start(folders)
     transport = httpx.ASGITransport(create_app(engine, chosen, keys or KeyRing(None, None)))
@@ -124,7 +128,7 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
                 """For how many there is room `left_s` before the end of the second that they all have."""
                 limits = Limits(max_cost=max_cost)
                 run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, None)
-                using = limited(run, Asked(exact, goals={"max_latency_ms": 100_000}, steps=steps), second)
+                using = limited(run, work, Asked(exact, goals={"max_latency_ms": 100_000}, steps=steps), second)
                 return await held(using, second, rows, work.cost(cheap) * 1e9)
 
             taken = [engine.admission.forecast(model, [4000] * few, exact).total_s for few in range(1, 11)]
@@ -141,6 +145,34 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
                 assert await count(99, Steps(model, max_cost=allowed)) == few
                 assert await count(99, Steps(model), max_cost=allowed) == few
                 assert await count(99, Steps(model, max_cost=2 * allowed), max_cost=allowed) == few
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("first", ["words", "letters"])
+def test_the_second_step_is_predicted_by_the_lengths_that_its_own_tokenizer_gives(tmp_path: Path, first: str) -> None:
+    """One model has a token a word, the other one a letter: four times as many."""
+
+    async def scenario() -> None:
+        folders = {name: tiny.reranker(tmp_path / name) for name in ("words", "letters")}
+        letters = tiny.tokenizer()
+        vocab = {token: place for token, place in tiny.VOCAB.items() if token not in tiny.WORDS}
+        letters.model = WordPiece(vocab, unk_token="[UNK]")
+        letters.save(str(folders["letters"] / TOKENIZER))
+        tiny.sign(folders["letters"])
+        models_of = {name: load(folder, check=False) for name, folder in folders.items()}
+        last = models_of["letters" if first == "words" else "words"]
+        costs = {}
+        for name, model in models_of.items():
+            lengths = [len(model.encode(BODY["query"], text).token_ids) for text in DOCUMENTS]
+            costs[name] = Work(model, lengths).cost(model.knobs.exact())
+        limit = costs[first] + costs[last.manifest.name] * 11 / 20  # of twenty alike, each with a twentieth of it
+        body = BODY | {"cascade": [first, last.manifest.name], **models_of[first].knobs.exact()}
+        async with serving(*folders.values(), max_cost=limit) as (_, client):
+            kept = await client.post("/v1/rerank", json=body | {"rescore": 9})
+            assert kept.status_code == 200, kept.text
+            assert [each["documents"] for each in kept.json()["steps"]] == [20, 9]
+            assert (await client.post("/v1/rerank", json=body | {"rescore": 13})).status_code == 422
 
     asyncio.run(scenario())
 
