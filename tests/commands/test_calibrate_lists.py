@@ -20,7 +20,10 @@ from attenuator.calibration.grid import grid
 from attenuator.calibration.lists import ListCalibration, most_within
 from attenuator.calibration.proportions import lower_bound
 from attenuator.commands.calibrate import runs, timing
+from attenuator.commands.calibrate.__main__ import note_few_lists
+from attenuator.commands.calibrate.list_file import Lists
 from attenuator.commands.calibrate.ordering import TOPS
+from attenuator.commands.calibrate.texts import Texts
 from attenuator.commands.calibrated_lists import cheapest_that_kept
 from attenuator.errors import EngineError
 from attenuator.runtime import Model, Row, load
@@ -32,8 +35,31 @@ def calibrate(*arguments: str | Path, goal: str = "0.8") -> tuple[int, str, str]
     """Runs `attenuator calibrate WORDS`; exit code, standard output on one line, standard error."""
     with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
         code = main(["calibrate", *map(str, arguments), "--min-agreement", goal])
-    said = [line for line in errors.getvalue().splitlines(keepends=True) if "the machine was busy" not in line]
+    expected = ("the machine was busy", "lists: a min_agreement")
+    said = [line for line in errors.getvalue().splitlines(keepends=True) if not any(each in line for each in expected)]
     return code, " ".join(output.getvalue().split()), "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (16, "lists.jsonl has 16 lists: a min_agreement of 0.95 takes 117 and 0.99 takes 597, even if"),
+        (596, "lists.jsonl has 596 lists: a min_agreement of 0.99 takes 597, even if"),
+        (597, ""),
+    ],
+)
+def test_too_few_lists_for_a_goal_are_said_to_be_too_few(
+    count: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_few_lists(Texts("lists.jsonl", "", [], None, Lists([2] * count, None)), 0.975, 10)
+    assert said in (errors := capsys.readouterr().err)
+    assert bool(said) == bool(errors)
+
+
+def test_the_command_says_that_lists_are_few(folder: Path, data: Path) -> None:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        assert main(["calibrate", str(folder), "--data", str(data), "--min-agreement", "0.8"]) == 0
+    assert "lists.jsonl has 16 lists: a min_agreement of 0.95 takes" in errors.getvalue()
 
 
 @pytest.fixture(scope="module", autouse=True)

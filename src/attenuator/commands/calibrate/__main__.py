@@ -1,5 +1,6 @@
 """The command `attenuator calibrate`."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -7,9 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from attenuator.bundle import CALIBRATION, Manifest, read_manifest
+from attenuator.calibration.grid import grid
+from attenuator.calibration.proportions import fewest_texts
 from attenuator.calibration.schema import Calibration, read_calibration
 from attenuator.commandline import INTERRUPTED, note, parse
 from attenuator.commands.calibrate.list_file import has_lists
+from attenuator.commands.calibrate.ordering import together
 from attenuator.commands.calibrate.pipeline import calibrate, lists_again, time_again
 from attenuator.commands.calibrate.references import References, references_of
 from attenuator.commands.calibrate.settings import (
@@ -22,6 +26,7 @@ from attenuator.commands.calibrate.settings import (
 )
 from attenuator.commands.calibrate.texts import Texts, read_texts, with_larger
 from attenuator.commands.calibrated import show_calibration
+from attenuator.commands.calibrated_lists import GOALS
 from attenuator.errors import BundleError, InvalidRequest
 from attenuator.runtime import choose, load
 from attenuator.texts import refuse_pipe
@@ -90,12 +95,23 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     if larger is not None:
         texts = with_larger(texts, settings.data, larger, loaded(larger), truncate=settings.truncate)
         if manifest.rounded and before is not None:
+            note_few_lists(texts, before.confidence, len(grid(manifest.knobs)))
             return lists_again(model, folder, settings, texts, before)
+    note_few_lists(texts, settings.confidence, len(grid(manifest.knobs)))
     reference = None if checkpoint is None else loaded(checkpoint)
     times, lists = before if settings.keep_times else None, before.lists if before else None
     calibration = calibrate(model, folder, settings, texts, times, reference, lists=lists).calibration
     note_unseen_lengths(texts, manifest.max_tokens)
     return calibration
+
+
+def note_few_lists(texts: Texts, confidence: float, settings: int) -> None:
+    """Says how many lists each goal takes that so few cannot show; `settings` are those of the grid."""
+    count, each = len(texts.lists.sizes) if texts.lists else math.inf, together(confidence, settings)
+    needed = {goal: fewest_texts(goal, each) for goal in sorted(GOALS)}
+    above = " and ".join(f"{goal:g} takes {lists}" for goal, lists in needed.items() if lists > count)
+    if above:
+        say(f"{texts.name} has {count} lists: a min_agreement of {above}, even if every list keeps its order")
 
 
 def note_unseen_lengths(texts: Texts, max_tokens: int) -> None:
