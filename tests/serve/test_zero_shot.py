@@ -144,9 +144,9 @@ def test_as_many_labels_as_there_may_be(nli: Service) -> None:
         (
             {"model": "yoso"},
             "candidate_labels",
-            "stands beside model 'yoso' with the labels negative, neutral, positive",
+            "is given, but model 'yoso' has the labels negative, neutral, positive: it must be a model of",
         ),
-        ({"model": "multi"}, "candidate_labels", "clause 7, .., needs a model of natural language inference"),
+        ({"model": "multi"}, "candidate_labels", "clause 7, ..: it must be a model of natural language inference"),
         ({"inputs": ["good " * 9000]}, "inputs[0]", "must have at most 8192, candidate_labels[0] included"),
     ],
 )

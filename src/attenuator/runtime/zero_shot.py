@@ -146,8 +146,8 @@ def entailment_of(manifest: Manifest) -> int:
     if not places or len(labels) < 2:
         named = ", ".join(labels[:SHOWN_LABELS]) + (", .." if len(labels) > SHOWN_LABELS else "")
         allowed = f"a model of natural language inference, with a label that begins with '{ENTAILS}'"
-        state = f"stands beside model '{manifest.name}' with the labels {named}"
-        raise InvalidRequest(f"{LABELS} {state}, needs {allowed}", param=LABELS, allowed=allowed)
+        state = f"is given, but model '{manifest.name}' has the labels {named}"
+        raise InvalidRequest(f"{LABELS} {state}: it must be {allowed}", param=LABELS, allowed=allowed)
     return places[0]
 
 
