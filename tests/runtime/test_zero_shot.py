@@ -140,8 +140,12 @@ def test_a_long_text_is_cut_only_when_asked_and_its_hypothesis_never(both: Any) 
         InvalidRequest, match=r"inputs has \d+ tokens, must have at most 300, candidate_labels\[0\] incl"
     ):
         here.classify(text, candidate_labels=LABELS)
-    cut = here.classify(text, candidate_labels=LABELS[:3], truncate=True, **here.model.knobs.exact())
     pipeline.tokenizer.model_max_length = 300
-    expected = pipeline(text, candidate_labels=LABELS[:3])
-    scores = {each.label: each.score for each in cut.predictions[0].scores}
-    assert scores == pytest.approx(dict(zip(expected["labels"], expected["scores"], strict=True)), abs=1e-5, rel=0)
+    for labels in (LABELS[:3], ["a short day " * 20, "another one " * 16, "x"]):
+        cut = here.classify(text, candidate_labels=labels, truncate=True, **here.model.knobs.exact())
+        expected = pipeline(text, candidate_labels=labels)
+        scores = {each.label.strip(): each.score for each in cut.predictions[0].scores}
+        names = [label.strip() for label in expected["labels"]]
+        assert scores == pytest.approx(dict(zip(names, expected["scores"], strict=True)), abs=1e-5, rel=0)
+    with pytest.raises(InvalidRequest, match=r"candidate_labels\[1\] has \d+ tokens, must .* 300, inputs included$"):
+        here.classify(text, candidate_labels=["x", "a day " * 60], truncate=True)

@@ -8,7 +8,14 @@ from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 
 
-def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left", "right"] = "right") -> None:
+def cut(
+    first: Encoding,
+    second: Encoding | None,
+    room: int,
+    side: Literal["left", "right"] = "right",
+    *,
+    only_first: bool = False,
+) -> None:
     """Cuts tokens off one side, of the longer text first, as `longest_first` of the tokenizers package does.
 
     Args:
@@ -16,9 +23,10 @@ def cut(first: Encoding, second: Encoding | None, room: int, side: Literal["left
         second: the second of a pair, changed in place.
         room: tokens that may stay.
         side: where tokens are cut off.
+        only_first: leaves the second as it is, which must be shorter than `room`.
     """
-    if second is None:
-        first.truncate(room, direction=side)
+    if second is None or only_first:
+        first.truncate(room - len(second or ()), direction=side)
         return
     shorter = min(len(first), len(second), room // 2)
     first_room = room - shorter if len(first) > len(second) else shorter

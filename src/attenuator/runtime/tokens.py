@@ -117,8 +117,10 @@ class TextEncoder:
         """`tokenizer.json` as the `tokenizers` package understands it."""
         return dict(json.loads(self._tokenizer.to_str()))
 
-    def encode(self, text: str, text_pair: str | None, *, truncate: bool, param: str, pair_param: str = "") -> Encoded:
-        """See `Model.encode`; sentences call `text_pair` by `pair_param`, or after `param` where that is empty."""
+    def encode(
+        self, text: str, text_pair: str | None, *, truncate: bool, param: str, pair_param: str = "", fixed: bool = False
+    ) -> Encoded:
+        """See `Model.encode`; sentences call `text_pair` by `pair_param` or after `param`; if `fixed` it is not cut."""
         check_text(text, param)
         whole_param, hint, named = param, "", pair_param
         if text_pair is not None:
@@ -132,14 +134,15 @@ class TextEncoder:
         if count == 0:
             raise no_tokens(whole_param)
         if count > self.max_tokens:
-            if not truncate:
+            room = max(0, self.max_tokens - special)
+            fills = fixed and second is not None and len(second) >= room
+            if not truncate or fills:
                 if named and second is not None:  # the longer one is at fault
-                    whole_param, other = (named, param) if len(second) >= len(first) else (param, named)
+                    whole_param, other = (named, param) if fills or len(second) >= len(first) else (param, named)
                     hint = f", {other} included"
-                raise self._too_long(
-                    whole_param, count if whole_text and whole_pair else None, f"{hint}, or set truncate"
-                )
-            cut(first, second, max(0, self.max_tokens - special), self.truncation_side)
+                hint += "" if fills else ", or set truncate"
+                raise self._too_long(whole_param, count if whole_text and whole_pair else None, hint)
+            cut(first, second, room, self.truncation_side, only_first=fixed)
         # Special tokens are added after cutting, so that none of them is cut off.
         whole = self._tokenizer.post_process(first, second, True)
         return self._encoded(whole, first, text, before, count - len(whole))
@@ -266,6 +269,7 @@ class Input:
         token_ids: ids used as given; checked when encoded.
         token_type_ids: their types, checked likewise; None where they are all 0.
         pair_param: what they call the second text; empty where it is called after the first.
+        fixed_pair: whether the second text is never cut.
     """
 
     param: str
@@ -274,6 +278,7 @@ class Input:
     token_ids: Sequence[Any] | None = None
     token_type_ids: Sequence[Any] | None = None
     pair_param: str = ""
+    fixed_pair: bool = False
 
     @property
     def characters(self) -> int:
@@ -334,7 +339,7 @@ class Input:
         if self.token_ids is not None:
             return encoder.from_ids(self.token_ids, self.token_type_ids, param=self.param)
         names = {"param": self.param, "pair_param": self.pair_param}
-        return encoder.encode(self.text or "", self.text_pair, truncate=truncate, **names)
+        return encoder.encode(self.text or "", self.text_pair, truncate=truncate, fixed=self.fixed_pair, **names)
 
 
 def whole_numbers(values: Sequence[int], size: int, param: str) -> Ids:

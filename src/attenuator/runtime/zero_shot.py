@@ -98,7 +98,7 @@ class Candidates:
                 state = "is token ids" if item.text is None else "is the first text of a pair"
                 raise wrong(item.param, state, f"a text beside {LABELS}, which make the pairs")
             for place, hypothesis in enumerate(hypotheses):
-                yield Input(item.param, item.text, hypothesis, pair_param=f"{LABELS}[{place}]")
+                yield Input(item.param, item.text, hypothesis, pair_param=f"{LABELS}[{place}]", fixed_pair=True)
 
     def answers(self, logits: Logits) -> tuple[Floats, Logits]:
         """Scores and logits of the labels.
