@@ -54,6 +54,20 @@ def name_of(path: str) -> str:
     return "standard input" if path == STDIN else path
 
 
+def at_least_one(values: Iterable[T], path: str, kind: str) -> Iterator[T]:
+    """What a file, or `-`, holds.
+
+    Raises:
+        InvalidRequest: that is nothing; `kind` says of what.
+    """
+    empty = True
+    for value in values:
+        empty = False
+        yield value
+    if empty:
+        raise InvalidRequest(f"{name_of(path)} is empty, must have at least one {kind}")
+
+
 def lines(path: str) -> Iterator[str]:
     """The lines of a file with their ends, without a byte order mark; what is not UTF-8 becomes `UNDECODED`.
 

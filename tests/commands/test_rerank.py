@@ -195,7 +195,8 @@ def test_a_table_on_a_terminal(
         (["{rank}", "--query", " ", "law"], 1, "query is empty"),
         (["{rank}", "--query", "a", "law", " "], 1, "document 2 is empty"),
         (["{rank}", "--query", "a", "--input", "/nowhere.txt"], 1, "/nowhere.txt cannot be read"),
-        (["{rank}", "--query", "a", "--input", "{empty}"], 1, "empty.txt has no document"),
+        (["{rank}", "--query", "a", "--input", "{empty}"], 1, "empty.txt is empty, must have at least one document"),
+        (["{rank}", "--input", "{void}"], 1, "void.jsonl is empty, must have at least one list"),
         (["{rank}", "--query", "a", "law", "good " * 9000], 1, "at most 8192, query included, or give --truncate"),
         (["{rank}", "--query", "a", "--input", "{lists}"], 1, "line 1 has no field text, its fields are query"),
         (["{rank}", "--input", "{odd}"], 1, "odd.jsonl line 2 has no field documents, must be"),
@@ -220,6 +221,7 @@ def test_what_is_wrong_is_told_in_one_sentence(
     contents = {
         "text.txt": "law\n",
         "empty.txt": "\n",
+        "void.jsonl": "",
         "lists.jsonl": good,
         "odd.jsonl": good + '{"query": "a"}\n',
         "array.jsonl": "[1]\n",

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from running import Run
 
 from attenuator.commands.classify import BATCH_CHARACTERS, named
 from attenuator.errors import InputTooLong, InvalidRequest
@@ -122,3 +123,23 @@ def test_errors_name_the_line_rather_than_the_place_in_a_request() -> None:
     )
     assert named(error, "f.txt line 9") == "f.txt line 9 has 600 tokens, must have at most 512, or give --truncate"
     assert named(InvalidRequest("top_k is 9", param="top_k"), "f.txt line 9") == "top_k is 9"
+
+
+@pytest.mark.parametrize("further", [[], ["--output", "-"], ["--json"]], ids=str)
+@pytest.mark.parametrize("name", ["void.txt", "void.jsonl", "head.csv", "-"])
+def test_an_input_without_a_text_is_said_to_be_empty(
+    run: Run,
+    bundles: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    further: list[str],
+) -> None:
+    (tmp_path / name).write_text("text\n" if name == "head.csv" else "") if name != "-" else None
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO())))
+    file = name if name == "-" else tmp_path / name
+    code, output, errors = run("classify", bundles["mca"], "--input", file, *further)
+    called = "standard input" if name == "-" else str(file)
+    kind = "row" if "--output" in further else "text"
+    assert (code, output) == (1, "")
+    assert errors == f"attenuator classify: {called} is empty, must have at least one {kind}\n"

@@ -17,7 +17,7 @@ from attenuator.commands.output import output_for
 from attenuator.commands.places import client_of, device_of, knobs_of_settings, of_server, take_place, with_flag
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.rows import Columns, Format, file_rows, format_of
-from attenuator.texts import STDIN, Item, items, parts
+from attenuator.texts import STDIN, Item, at_least_one, items, parts
 
 BATCH_ITEMS, BATCH_CHARACTERS = 32, 400_000  # at most, of inputs that are answered together
 
@@ -146,7 +146,8 @@ def answer_all(settings: ClassifySettings, texts: Sequence[str], file: str | Non
         if folder is not None:
             return run_file(run, lambda: bundle_backend(settings, folder), options, {})
         return run_file(run, lambda: client_of(settings, settings.concurrency), options, of_server(settings))
-    show_answers(settings, options, source_of(settings, texts, file), streamed=file == STDIN)
+    source = at_least_one(source_of(settings, texts, file), file or STDIN, "text")
+    show_answers(settings, options, source, streamed=file == STDIN)
     return 0
 
 

@@ -20,7 +20,7 @@ from attenuator.commands.rowoutput import RowOutput
 from attenuator.errors import AttenuatorError, InvalidRequest
 from attenuator.journal import forget
 from attenuator.rows import TEXT, Columns, FileRow, Format, file_rows, with_encoding_error
-from attenuator.texts import STDIN, parts
+from attenuator.texts import STDIN, at_least_one, parts
 
 PARTIAL_SUFFIX = ".partial.jsonl"
 # Inputs among which those of similar lengths run together, at most; what a run that is stopped does again.
@@ -54,7 +54,10 @@ class FileRun:
     concurrency: int
 
     def rows(self) -> Iterator[FileRow]:
-        """The texts as rows, then those of the file."""
+        """The texts as rows, then those of the file; raises InvalidRequest where that is none."""
+        return at_least_one(self._rows(), self.source or STDIN, "row")
+
+    def _rows(self) -> Iterator[FileRow]:
         for number, text in enumerate(self.texts, start=1):
             yield with_encoding_error(FileRow(f"text {number}", {TEXT: text}, {TEXT: text}))
         if self.source is not None:

@@ -22,7 +22,7 @@ from attenuator.commands.rerank_settings import COMMAND, EXAMPLES, POSITIONALS, 
 from attenuator.errors import InvalidRequest
 from attenuator.ranking import Ranking
 from attenuator.rows import TEXT, Columns, file_rows, format_of
-from attenuator.texts import STDIN, lines, name_of, places, record_of
+from attenuator.texts import STDIN, at_least_one, lines, name_of, places, record_of
 
 if TYPE_CHECKING:
     from attenuator.local import LocalModel
@@ -73,7 +73,7 @@ def asked_by(settings: RerankSettings, words: Sequence[str], file: str | None) -
     kind = format_of(file or "", settings.format)
     if settings.query is None:
         assert file is not None
-        for where, line in places(lines(file), name_of(file)):
+        for where, line in at_least_one(places(lines(file), name_of(file)), file, "list"):
             record = record_of(line, where, LINE)
             for name in (QUERY, DOCUMENTS):
                 if name not in record:
@@ -86,7 +86,7 @@ def asked_by(settings: RerankSettings, words: Sequence[str], file: str | None) -
             raise InvalidRequest(row.error)
         documents.append((row.where, row.content[TEXT]))
     if not documents:
-        raise InvalidRequest(f"{name_of(file or STDIN)} has no document")
+        raise InvalidRequest(f"{name_of(file or STDIN)} is empty, must have at least one document")
     yield Asked(settings.query, [text for _, text in documents], places=[where for where, _ in documents])
 
 
