@@ -99,6 +99,7 @@ def test_what_was_not_measured_has_no_figure() -> None:
         ({"reference": "BASE"}, "reference"),
         ({"lists": 999}, "must count 999 lists"),
         ({"documents": 10**400}, "documents"),
+        ({"settings": [lists().settings[0].model_dump()] * 2}, "must have each setting once"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], sentence: str) -> None:

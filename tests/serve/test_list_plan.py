@@ -184,6 +184,11 @@ def test_two_models_that_were_not_measured_together_fill_a_budget_at_the_default
         decide(model, of_list=ListFields(last=last), fields={"min_agreement": 0.5})
 
 
+def test_lists_that_do_not_begin_with_the_exact_setting_are_no_calibration(model: Model) -> None:
+    with pytest.raises(ValueError, match="must begin with the first of all settings, the exact one"):
+        parsed(list_calibration(model, SETTINGS[::-1]))
+
+
 def test_a_rounded_model_promises_what_its_exact_scores_keep_of_the_order(model: Model) -> None:
     rounded = copy.copy(model)
     kept = [({KNOB: 0}, [[97] * 4, [95] * 4]), ({KNOB: 16}, [[70, 90, 97, 97], [50, 85, 95, 95]])]

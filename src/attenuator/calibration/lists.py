@@ -116,6 +116,8 @@ class ListCalibration(Record):
             lengths = {len(row.overlap), *(len(each) for each in row.same_top)}
             if lengths != {count} or not {len(row.ndcg), len(row.mrr)} <= {0, count}:
                 raise ValueError(f"a setting must have one value for each of {count} shares")
+        if len({tuple(sorted(row.knobs.items())) for row in self.settings}) < len(self.settings):
+            raise ValueError("settings must have each setting once")
         return self
 
     def counts(self, documents: int) -> list[int]:

@@ -202,10 +202,10 @@ class Calibration(Record):
                 raise ValueError(f"a setting must have one agreement for each of {len(self.buckets)} buckets")
             if setting.knobs.keys() != self.settings[0].knobs.keys():
                 raise ValueError("settings must all have the same knobs")
-        if any(
-            row.knobs.keys() != self.settings[0].knobs.keys() for row in (self.lists.settings if self.lists else ())
-        ):
+        if self.lists and any(row.knobs.keys() != self.settings[0].knobs.keys() for row in self.lists.settings):
             raise ValueError("settings of lists must have the knobs of all others")
+        if self.lists and self.lists.settings[0].knobs != self.settings[0].knobs:
+            raise ValueError("settings of lists must begin with the first of all settings, the exact one")
         for one in self.certainty.settings if self.certainty else ():
             if {len(one.scale), len(one.sure)} != {len(self.buckets)}:
                 raise ValueError(f"certainty must have one scale and shares for each of {len(self.buckets)} buckets")
