@@ -125,7 +125,7 @@ class Routes:
 
     async def find_key(self, request: Request, credentials: Credentials = None) -> ApiKey:
         """The key that a request was sent with, as `KeyRing.check` has it; `credentials` are for the description."""
-        key = self._keys.check(key_in(request.headers.get("authorization")))
+        key = self._keys.check(key_in(schema.single_header(request, "authorization")))
         request.scope[KEY] = key
         events.note(key=key.name)
         return key

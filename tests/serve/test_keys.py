@@ -53,6 +53,15 @@ def test_keys_of_a_file_and_the_single_one_are_taken(one: Service) -> None:
         assert secret not in log + metrics
 
 
+@pytest.mark.parametrize("path", ["/v1/classify", "/predict"])
+def test_a_request_with_two_keys_is_refused_whichever_would_do(one: Service, path: str) -> None:
+    for keys in ([PLAIN, HASHED], ["x", PLAIN], [PLAIN, "x"]):
+        headers = [("Authorization", f"Bearer {key}") for key in keys]
+        answer = one.client.post(path, json={"inputs": "a good film"}, headers=headers)
+        assert answer.status_code == 400
+        assert "the header authorization is there 2 times, must be there once" in answer.text
+
+
 def test_a_key_over_its_rate_gets_429_and_others_do_not(one: Service) -> None:
     answers = [one.client.post("/v1/classify", json=GOOD, headers=bearer(SLOW)) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
