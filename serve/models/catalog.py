@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from attenuator.bundle import MANIFEST, MODEL
+from attenuator.bundle import MANIFEST, MODEL, Manifest, read_manifest
 from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotReady, UnknownModel
 from attenuator.runtime import Device, Model, choose, load
 from attenuator.runtime.calibrated import exact_by_default
@@ -56,6 +56,17 @@ def bundles_in(folder: Path) -> list[Path]:
     if not bundles:
         log.warning("no bundle lies in %s", folder)
     return bundles
+
+
+def check_name(manifest: Manifest, name: str) -> None:
+    """Refuses a bundle that has another name than a request's path."""
+    if manifest.name != name:
+        asked = name[:128]
+        raise InvalidRequest(
+            f"bundle holds a model called '{manifest.name}', must be called '{asked}' as in the path",
+            param="bundle",
+            allowed=f"a bundle whose name is '{asked}'",
+        )
 
 
 class Catalog:
@@ -127,14 +138,9 @@ class Catalog:
             NotReady: the service was stopped meanwhile.
         """
         async with self._changing:
+            check_name(await self._in_thread(partial(read_manifest, folder)), name)  # before it takes a minute to load
             model = await self._in_thread(partial(self._load, folder))
-            if model.manifest.name != name:
-                asked = name[:128]
-                raise InvalidRequest(
-                    f"bundle holds a model called '{model.manifest.name}', must be called '{asked}' as in the path",
-                    param="bundle",
-                    allowed=f"a bundle whose name is '{asked}'",
-                )
+            check_name(model.manifest, name)  # the bundle may have been replaced meanwhile
             speed = await self._in_thread(partial(self._warm_up, model))
             if self._stopped:
                 raise NotReady(STOPPED)

@@ -162,6 +162,12 @@ def test_a_bundle_that_cannot_be_served_leaves_the_old_one(one: Service, path: s
     assert ask(one, TEXTS[0])[0] == revision
 
 
+def test_a_bundle_of_another_name_is_refused_before_it_is_loaded(one: Service) -> None:
+    refused = put(one, "elsewhere", "damaged")
+    assert refused.status_code == 422
+    assert "bundle holds a model called 'yoso', must be called 'elsewhere'" in refused.json()["error"]
+
+
 def test_only_the_admin_key_may_change_models(one: Service) -> None:
     for headers in ({}, KEY):
         one.client.headers.pop("Authorization", None)
