@@ -33,7 +33,7 @@ from attenuator.runtime.session import cpu_count
 from attenuator.texts import parts
 
 BATCH_TOKENS, BATCH_ROWS = 2048, 32  # at most, of inputs that run together
-MAX_THREADS = 1024  # as on the command line
+MAX_THREADS, MAX_DEVICE_ID = 1024, 255  # as on the command line
 SHARE = 16  # inputs that a thread tokenizes in one go
 
 Run = Callable[[Sequence[Row]], list[RowResult]]
@@ -339,6 +339,9 @@ def load(
         devices = " or ".join(get_args(DeviceSetting))
         sentence = f"device is '{printable(str(device))}', must be {devices}"
         raise InvalidRequest(sentence, param="device", allowed=devices)
+    if type(device_id) is not int or not 0 <= device_id <= MAX_DEVICE_ID:
+        allowed = f"a whole number from 0 to {MAX_DEVICE_ID}"
+        raise InvalidRequest(f"device_id is {shown(device_id)}, must be {allowed}", param="device_id", allowed=allowed)
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
         allowed = f"a whole number from 1 to {MAX_THREADS}, or None"
         raise InvalidRequest(f"threads is {shown(threads)}, must be {allowed}", param="threads", allowed=allowed)

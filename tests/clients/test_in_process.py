@@ -287,6 +287,8 @@ def test_the_name_is_there_and_costs_nothing_until_it_is_used() -> None:
     ("arguments", "sentence"),
     [
         ({"device": "gpu"}, "device is 'gpu', must be cpu or cuda or auto"),
+        ({"device_id": -3}, "device_id is -3, must be a whole number from 0 to 255"),
+        ({"device_id": True}, "device_id is true, must be a whole number from 0 to 255"),
         ({"threads": -1}, "threads is -1, must be a whole number from 1 to 1024, or None"),
         ({"threads": "2"}, "threads is a text, must be a whole number"),
         ({"threads": 10**6}, "threads is 1000000, must be a whole number from 1 to 1024"),
