@@ -188,7 +188,7 @@ def test_a_table_on_a_terminal(
         (["{rank}", "--query", "a", "--cascade", "a,b", "law"], 2, "--cascade needs a server"),
         (["{rank}", "--query", "a", "--pair-column", "b", "law"], 2, "the flag --pair-column is unknown"),
         (["{rank}", "--query", "a", "--num-hashes", "3", "law"], 1, "has no knob num_hashes"),
-        (["{yoso}", "--query", "a", "law"], 1, "must be a reranker, which has one output"),
+        (["{yoso}", "--query", "a", "law"], 1, "BUNDLE is 'yoso', a single_label classifier with 3 labels, must be a"),
         (["{url}", "--model", "yoso", "--query", "a", "law"], 1, "must be a reranker, which has one output"),
         (["{url}", "--query", "a", "law"], 1, "--model is missing, must be one of"),
         (["http://127.0.0.1:1", "--max-retries", "0", "--query", "a", "law"], 1, "cannot be reached"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from attenuator.bundle import read_manifest
 from attenuator.calibration.schema import shown
 from attenuator.clients.client import Client
 from attenuator.clients.progress import progress_bar
@@ -115,7 +116,9 @@ def ranker_of(settings: RerankSettings) -> "Client | LocalModel":
     if settings.bundle is None:
         return client_of(settings)
     from attenuator.local import on_device  # ONNX Runtime, which asking a server does not need
+    from attenuator.runtime.pairs import check_reranker
 
+    check_reranker(read_manifest(settings.bundle), "ask it by attenuator classify", "BUNDLE")
     return on_device(settings.bundle, device_of(COMMAND, settings), threads=settings.threads)
 
 
