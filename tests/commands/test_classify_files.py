@@ -224,6 +224,17 @@ def test_what_is_wrong_with_more_than_a_row_is_one_sentence(
     assert not list(tmp_path.glob("out.csv*")), "what answered nothing leaves nothing"
 
 
+def test_the_file_that_is_piped_in_is_not_written(bundles: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("text\na good film\n")
+    command = [sys.executable, "-m", "attenuator", "classify", bundles["mca"], "--format", "csv", "--output", path]
+    with path.open() as stream:
+        done = subprocess.run(command, stdin=stream, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"attenuator classify: --output is {path}, the file that is read: give another one\n"
+    assert path.read_text() == "text\na good film\n"
+
+
 def test_pipes_and_devices_keep_no_journal_and_are_none(run: Run, bundles: dict[str, Path], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     discarded = ("--output", "/dev/null", "--output-format", "csv")

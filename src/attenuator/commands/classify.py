@@ -1,5 +1,7 @@
 """The command `attenuator classify`."""
 
+import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -59,12 +61,7 @@ def file_run(settings: ClassifySettings, output: str, texts: Sequence[str], file
         if output != STDIN:
             fail(COMMAND, f"--output is {output}, must end in .csv, .tsv or .jsonl, or give --output-format")
         by_name = "csv" if kind == "text" else kind
-    if (
-        file not in (None, STDIN)
-        and Path(str(file)).exists()
-        and Path(output).exists()
-        and Path(output).samefile(file or "")
-    ):
+    if file is not None and is_read(file, output):
         fail(COMMAND, f"--output is {output}, the file that is read: give another one")
     resume = settings.resume or partial_of(output)
     others = {Path(path).resolve() for path in (file, output) if path}
@@ -72,6 +69,15 @@ def file_run(settings: ClassifySettings, output: str, texts: Sequence[str], file
         fail(COMMAND, f"--resume is {resume}, the file that is read or the --output: give another one")
     columns = Columns(settings.column, settings.pair_column)
     return FileRun(texts, file, kind, columns, output, by_name, resume, settings.restart, settings.concurrency)
+
+
+def is_read(file: str, output: str) -> bool:
+    """Whether an output is the file that is read, be it by its name or as standard input."""
+    try:
+        read = os.fstat(sys.stdin.fileno()) if file == STDIN else os.stat(file)
+        return stat.S_ISREG(read.st_mode) and os.path.samestat(read, os.stat(output))
+    except OSError:  # one of them is not there, or is no file
+        return False
 
 
 def input_format(settings: ClassifySettings, file: str | None) -> Format:
