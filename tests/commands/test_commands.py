@@ -164,6 +164,8 @@ def test_classify_draws_a_seed_when_asked(run: Run, bundles: dict[str, Path]) ->
             "--seed (or ATTENUATOR_SEED) is 'never', must be a whole number or 'random'",
         ),
         (["--bundle", "{yoso}", "--frobnicate", "x"], 2, "the flag --frobnicate is unknown"),
+        (["{yoso}", "--priority", "batch", "x"], 2, "--priority needs a server (--url), but the bundle"),
+        (["--bundle", "{yoso}", "--concurrency", "2", "x"], 2, "--concurrency needs a server (--url), but the bundle"),
         (["--bundle", "{yoso}", "--alpha", "0.5", "x"], 1, "has no knob alpha"),
         (["--bundle", "{mca}", "--top-k", "4", "x"], 1, "--top-k is 4, must be a whole number from 1 to 3"),
         (["--bundle", "{mca}", "a", " "], 1, "text 2 is empty"),

@@ -184,6 +184,12 @@ def test_a_table_on_a_terminal(
             2,
             "ATTENUATOR_MAX_COST) is 'inf', must be a number above 0",
         ),
+        (
+            ["{rank}", "--query", "a", "--timeout-ms", "9", "law"],
+            2,
+            "--timeout-ms needs a server (--url), but the bundle",
+        ),
+        (["{rank}", "--query", "a", "--model=x", "law"], 2, "--model needs a server (--url), but the bundle"),
         (["{rank}", "--input", "{array}"], 1, 'array.jsonl line 1 is a list, must be {"query": "..", "documents": '),
         (["{rank}", "--query", "a", "--cascade", "a,b", "law"], 2, "--cascade needs a server"),
         (["{rank}", "--query", "a", "--pair-column", "b", "law"], 2, "the flag --pair-column is unknown"),

@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     others = knobs_of_others(arguments)
     settings, texts = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES, hidden=others)
-    take_place(COMMAND, settings, texts)
+    take_place(COMMAND, settings, texts, arguments)
     file = settings.input
     if not texts and file is None:
         if sys.stdin.isatty():

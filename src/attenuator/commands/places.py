@@ -1,6 +1,8 @@
 """Where a command's model runs: a bundle in this process or a server, and the settings that say so."""
 
 import sys
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,13 +50,16 @@ class PlaceSettings(CommandSettings):
     """Threads for --bundle; as many as there are cores by default."""
 
 
+OF_SERVERS = ("model", "api_key", "timeout_ms", "max_retries", "priority", "concurrency")
 PLACE_GROUPS = {"bundle": "one of", "model": "with --url", "device": "with --bundle"}
 
 
-def take_place(command: str, settings: PlaceSettings, words: list[str], *, takes_url: bool = False) -> None:
+def take_place(
+    command: str, settings: PlaceSettings, words: list[str], arguments: Sequence[str], *, takes_url: bool = False
+) -> None:
     """Takes the first word for the bundle, or for the server where `takes_url`, unless a flag says where to ask.
 
-    Ends the command with a usage error where nothing does, or both flags do.
+    Ends the command with a usage error where nothing does, both flags do, or one of the `arguments` needs a server.
     """
     is_set, first = bool(settings.bundle or settings.url), words[0] if words else ""
     if (takes_url or not is_set) and is_bundle(first):
@@ -66,6 +71,10 @@ def take_place(command: str, settings: PlaceSettings, words: list[str], *, takes
         if words and settings.url is None:
             state += f", and '{cut(words[0], FIRST_SHOWN)}' is not the folder of a bundle"
         fail(command, f"give either --bundle BUNDLE to run here or --url URL to ask a server: {state}")
+    given = {word.partition("=")[0] for word in takewhile(lambda word: word != "--", arguments)}
+    for name in map(flag, OF_SERVERS) if settings.bundle else ():  # variables may be there for other commands
+        if name in given:
+            fail(command, f"{name} needs a server (--url), but the bundle {settings.bundle} runs here")
 
 
 def device_of(command: str, settings: PlaceSettings) -> "Device":

@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     others = knobs_of_others(arguments)
     settings, words = parse(SETTINGS, COMMAND, arguments, POSITIONALS, usage=USAGE, examples=EXAMPLES, hidden=others)
-    take_place(COMMAND, settings, words, takes_url=True)
+    take_place(COMMAND, settings, words, arguments, takes_url=True)
     file = settings.input
     if not words and file is None:
         if sys.stdin.isatty():
