@@ -5,7 +5,8 @@ One setting per request, for its longest input, from the settings on the frontie
 * `min_agreement`: the cheapest setting whose lower bound reaches it; 1 is the exact setting.
 * `max_latency_ms`: the most accurate setting that is predicted to be answered in time. Counted are the time since the
   request began, which includes tokenizing, what runs and waits before it, and its own rows. Where none is fast enough
-  the fastest runs: this goal chooses, the limit that is kept is `timeout_ms`.
+  the fastest runs, and where the ceilings lie below all of them the defaults within these: this goal chooses, the
+  limit that is kept is `timeout_ms`.
 * Neither, nor anything else: the default goal of the calibration, where it has one, chooses as far as it may.
 * Both: `max_latency_ms` chooses, and if what it chooses does not reach `min_agreement`, the request is refused: as one
   that asks too much if an idle service could not do it either, else as one that comes at a bad time.
@@ -56,12 +57,14 @@ class Circumstances:
         elapsed_s: since the request began.
         forecast: seconds until the request would run at a setting, and those that it would then run.
         permits: whether the caller may have a setting: API keys have ceilings, the service a limit on cost.
+        otherwise: the defaults within these ceilings, which may lie below every setting that was measured.
     """
 
     tokens: int
     elapsed_s: float
     forecast: Callable[[Knobs], tuple[float, float]]
     permits: Callable[[Knobs], bool]
+    otherwise: Knobs | None = None
 
 
 def knobs_for(
@@ -92,6 +95,8 @@ def knobs_for(
             return dict(frontier[place])
         if min_agreement is not None and (usable := [knobs for knobs in keeping if now.permits(knobs)]):
             raise _refusal(usable, min_agreement, max_latency_ms, now)
+        if min_agreement is None and now.otherwise is not None and now.permits(now.otherwise):
+            return dict(now.otherwise)
     name, goal = (LATENCY, max_latency_ms) if min_agreement is None else (AGREEMENT, min_agreement)
     raise GoalOutOfReach(
         f"{name} {goal:g} takes {shown(keeping[-1])} or more accurate knobs here, which the ceilings "

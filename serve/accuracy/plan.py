@@ -195,8 +195,8 @@ calibration's default agreement, else the next permitted one of the frontier, el
     | 4 | `escalate` | begins with the caller's knobs, else with the permitted setting of the least expected time | \
 GoalOutOfReach |
     | 5 | `min_agreement` | the cheapest permitted setting that keeps it | GoalOutOfReach |
-    | 6 | `max_latency_ms` | the most accurate permitted setting that is in time, else the fastest; beside 5 it has to \
-keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
+    | 6 | `max_latency_ms` | the most accurate permitted setting that is in time, else the fastest, else row 1; \
+beside 5 it has to keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
     | | steps of a list | take the place of 5 and 6: see `list_steps` | likewise; InvalidRequest above `max_cost` |
     | 7 | `--max-cost` | leaves the knobs alone | InvalidRequest |
     | 8 | load | lowers the knobs, where that costs less, to `degradable_to`, else to `--brownout-to` where none of 2, \
@@ -221,7 +221,7 @@ keep 5 | GoalOutOfReach; Overloaded where only the load is in the way |
         start = judge_of(model).start(longest, asked.goals[AGREEMENT], permits)
         knobs, by = knobs if asked.requested else start or knobs, "escalation"
     elif asked.goals and asked.steps is None:
-        now = Circumstances(longest, load.elapsed_s, load.forecast, permits)
+        now = Circumstances(longest, load.elapsed_s, load.forecast, permits, knobs)
         knobs, by = knobs_for(model, now, **asked.goals), "goal"
     elif not asked.requested and (asked.steps is None or not asked.steps.whole):
         knobs = default_knobs_for(model, longest, permits) or knobs

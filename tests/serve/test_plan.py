@@ -106,6 +106,7 @@ IDLE, BUSY = 0.0, 1.0
         ({"max_latency_ms": 500}, {}, IDLE, 256, "goal"),
         ({"max_latency_ms": 1}, {}, IDLE, 4, "goal"),
         ({"max_latency_ms": 500}, {"ceilings": 100}, IDLE, 64, "goal"),
+        ({"max_latency_ms": 500}, {"ceilings": 3}, IDLE, 3, "goal"),
         ({"max_latency_ms": 500}, {"max_cost": 100}, IDLE, 64, "goal"),
         ({"max_latency_ms": 500, "min_agreement": 0.9}, {}, IDLE, 256, "goal"),
         ({"max_latency_ms": 500, "min_agreement": 0.99}, {"ceilings": 64}, IDLE, 64, "goal"),
@@ -284,7 +285,6 @@ def test_an_operator_may_make_exact_the_default(
         # goals beside 3, 7 and each other
         ({"min_agreement": 0.99}, {"ceilings": 16}, 0.0, GoalOutOfReach, "min_agreement"),
         ({"min_agreement": 0.99}, {"max_cost": 16}, 0.0, GoalOutOfReach, "min_agreement"),
-        ({"max_latency_ms": 500}, {"ceilings": 3}, 0.0, GoalOutOfReach, "max_latency_ms"),
         ({"max_latency_ms": 500}, {"max_cost": 3}, 0.0, GoalOutOfReach, "max_latency_ms"),
         ({"max_latency_ms": 500, "min_agreement": 1}, {}, 0.0, GoalOutOfReach, "max_latency_ms"),
         ({"max_latency_ms": 500, "min_agreement": 0.99}, {}, 9.0, Overloaded, None),
