@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import logging
@@ -117,7 +118,8 @@ def listen(host: str, port: int) -> socket.socket:
             bound.listen(KERNEL_QUEUE)
             unless_bound.pop_all()
     except OSError as error:
-        raise AttenuatorError(f"cannot listen on {address(host, port)}: {error.strerror or error}") from None
+        hint = ", choose another --port" if error.errno == errno.EADDRINUSE else ""
+        raise AttenuatorError(f"cannot listen on {address(host, port)}: {error.strerror or error}{hint}") from None
     return bound
 
 

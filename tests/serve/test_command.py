@@ -19,6 +19,8 @@ from attenuator.serve.__main__ import warn_of_idle_floors
 from attenuator.serve.edge.server import fastest_loop, listen
 from attenuator.serve.settings import ServeSettings
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What `attenuator serve` says of wrong arguments, all that it does with them: one sentence, and exit code 2."""
@@ -112,7 +114,16 @@ def test_taken_port(bundles: dict[str, Path]) -> None:
         done = command(bundles["yoso"], "--port", taken.getsockname()[1])
     assert done.returncode == 1
     assert "cannot listen on 127.0.0.1" in done.stderr
-    assert "in use" in done.stderr
+    assert "in use, choose another --port" in done.stderr
+
+
+def test_the_demo_says_how_to_choose_another_port() -> None:
+    venv = Path(sys.executable).parent.parent
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        made = ["make", "-o", f"{venv}/.demo", "demo", f"VENV={venv}", f"PORT={taken.getsockname()[1]}"]
+        done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "if the port is taken: make demo PORT=8001" in done.stderr
 
 
 def test_small_answers_are_sent_at_once() -> None:
