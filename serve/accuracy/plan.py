@@ -22,6 +22,8 @@ from attenuator.serve.accuracy.goals import AGREEMENT, GOALS, LATENCY, Circumsta
 from attenuator.serve.accuracy.list_choice import Budget, Exact, First, choose
 from attenuator.serve.accuracy.list_steps import CASCADE, RESCORE, ListFields, Second, Steps, above_budget, steps_of
 
+FILLED = 0.8  # of the time until a deadline, by a second step whose documents a budget counts
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -86,9 +88,13 @@ class Asked:
     def second_within(
         self, second: Second, limits: "Limits", timeout_ms: float | None
     ) -> tuple["Limits", float | None]:
-        """Limits and deadline of a list's second step: the budgets besides; one that a goal takes is not cut short."""
+        """Limits and deadline of a list's second step: the budgets besides; one that a goal takes is not cut short.
+
+        What a budget fills ends well before a deadline, past which nothing at all would be answered.
+        """
         assert self.steps is not None
         costs = [each for each in (self.steps.max_cost, limits.max_cost) if each is not None]
+        timeout_ms = timeout_ms if timeout_ms is None or self.steps.rescore is not None else FILLED * timeout_ms
         times = [] if second.least else [each for each in (timeout_ms, self.goals.get(LATENCY)) if each is not None]
         return replace(limits, max_cost=min(costs, default=None)), min(times, default=None)
 

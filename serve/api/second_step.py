@@ -18,9 +18,29 @@ from attenuator.serve.api.answers import Again, Ran
 from attenuator.serve.api.schema import ParsedRequest
 from attenuator.serve.engine import RequestRun
 
+LAST_SHARE = 0.05  # of the time until the deadline: the answer has to be written
+
 
 async def second_step(ran: Ran, run: RequestRun, again: Work, parsed: ParsedRequest, texts: Sequence[Input]) -> Ran:
-    """Scores the best of the first step again.
+    """Scores the best of the first step again, as `scored_again` does; of that which takes too long nothing is kept.
+
+    Past the deadline the request is refused. Where the caller left it to a budget how many are scored again, none is an
+    answer too.
+    """
+    steps, second, left_s = parsed.asked.steps, ran.chosen.second, None
+    assert steps is not None
+    assert second is not None
+    if run.timeout_ms is not None and steps.rescore is None and not second.least:
+        left_s = run.started_s + (1 - LAST_SHARE) * run.timeout_ms / 1000 - time.perf_counter()
+    try:
+        async with asyncio.timeout(left_s):
+            return await scored_again(ran, run, again, parsed, texts)
+    except TimeoutError:
+        return ran
+
+
+async def scored_again(ran: Ran, run: RequestRun, again: Work, parsed: ParsedRequest, texts: Sequence[Input]) -> Ran:
+    """Scores the best of the first step again, as many as there is room for.
 
     Args:
         ran: the first step.

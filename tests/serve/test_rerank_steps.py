@@ -15,12 +15,13 @@ from list_calibrations import list_calibration
 from pydantic import SecretStr
 from tokenizers.models import WordPiece
 
+from attenuator.api import Goals
 from attenuator.bundle import TOKENIZER
 from attenuator.runtime import Row, load
 from attenuator.serve.access.keys import KeyRing
 from attenuator.serve.accuracy.cost import Work
 from attenuator.serve.accuracy.list_steps import Second, Steps
-from attenuator.serve.accuracy.plan import Asked, Limits
+from attenuator.serve.accuracy.plan import FILLED, Asked, Limits
 from attenuator.serve.api.second_step import held, limited
 from attenuator.serve.app import create_app
 from attenuator.serve.engine import Engine, RequestRun
@@ -116,7 +117,11 @@ def test_a_goal_that_the_first_step_alone_does_not_keep_is_refused_where_there_i
     asyncio.run(scenario())
 
 
-def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_cost(folder: Path) -> None:
+@pytest.mark.parametrize("limit", ["max_latency_ms", "timeout_ms"])
+def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_cost(folder: Path, limit: str) -> None:
+    goals: Goals = {"max_latency_ms": 100_000} if limit == "max_latency_ms" else {}
+    timeout_ms = None if goals else 100_000 / FILLED
+
     async def scenario() -> None:
         async with serving(folder) as (engine, _):
             model = engine.model(None)
@@ -127,8 +132,8 @@ def test_as_many_are_scored_again_as_are_predicted_to_be_in_time_and_within_the_
             async def count(left_s: float, steps: Steps, second: Second = ALL, max_cost: float | None = None) -> int:
                 """For how many there is room `left_s` before the end of the second that they all have."""
                 limits = Limits(max_cost=max_cost)
-                run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, None)
-                using = limited(run, work, Asked(exact, goals={"max_latency_ms": 100_000}, steps=steps), second)
+                run = RequestRun(engine, work, limits, ANYONE, time.perf_counter() + left_s - 100, timeout_ms)
+                using = limited(run, work, Asked(exact, goals=goals, steps=steps), second)
                 return await held(using, second, rows, work.cost(cheap) * 1e9)
 
             taken = [engine.admission.forecast(model, [4000] * few, exact).total_s for few in range(1, 11)]
@@ -191,6 +196,32 @@ def test_a_key_pays_for_both_steps_and_its_metrics_count_both(folder: Path) -> N
                 spent.append(before - tokens.spare)
                 assert answer.json()["usage"]["total_tokens"] == pytest.approx(spent[-1], abs=20)  # some come back
             assert spent[1] > 1.3 * spent[0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [(CHEAP | {"max_cost": 1e9}, 200), (CHEAP | {"rescore": 5}, 504), ({"min_agreement": 0.9, "top_n": 1}, 504)],
+    ids=str,
+)
+def test_a_second_step_that_would_end_after_the_deadline_is_left_out_where_a_budget_asks_for_it(
+    folder: Path, fields: dict[str, Any], status: int
+) -> None:
+    """It takes far longer than was predicted."""
+
+    async def scenario() -> None:
+        async with serving(folder) as (engine, client):
+            first = (await client.post("/v1/rerank", json=BODY | CHEAP)).json()
+
+            async def hang(*_: object) -> None:
+                await asyncio.sleep(60)
+
+            engine.listeners.answered.append(lambda *_: setattr(engine, "run", hang))
+            answer = await client.post("/v1/rerank", json=BODY | fields | {"timeout_ms": 3000})
+            assert answer.status_code == status, answer.text
+            if status == 200:
+                assert (answer.json()["results"], answer.json()["steps"]) == (first["results"], first["steps"])
 
     asyncio.run(scenario())
 
