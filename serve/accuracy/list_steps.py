@@ -89,7 +89,7 @@ class Steps:
     whole: bool = False
 
     def expected(self, knobs: Knobs, rescored: int, documents: int) -> float | None:
-        """Share of measured lists whose top was the exact one; None where that was not measured."""
+        """Share of measured lists whose top was the exact one, no bound; None where that was not measured."""
         if self.measured is None:
             return None
         kept = self.measured.same_top(knobs, rescored, documents, self.top(documents))
