@@ -44,7 +44,6 @@ TESTING = {"pytest", "pytest-timeout", "pytest-xdist"}
 # Of the bundles the smallest travels.
 NOT_PACKED = (
     "examples/bundles/reviews",
-    "examples/bundles/sentiment",
     "benchmarks/results/",
     "docs/",
     "deploy/",

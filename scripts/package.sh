@@ -12,6 +12,6 @@ folder=$(realpath -m "${1:-$work/dist}")
 "$python" -m pip install --quiet build
 "$python" -m build --no-isolation --sdist --outdir "$folder" . >"$work/sdist.log" || { cat "$work/sdist.log"; exit 1; }
 "$python" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$folder" "$folder"/attenuator-*.tar.gz
-scripts/try_wheel.sh "$python" "$folder"/attenuator-*.whl examples/bundles/sentiment
+scripts/try_wheel.sh "$python" "$folder"/attenuator-*.whl examples/bundles/reviews
 echo "package: sdist, wheel and installation work"
 scripts/npm_package.sh "$folder"

@@ -24,7 +24,7 @@ from attenuator import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
-BUNDLE = ROOT / "examples/bundles/sentiment"
+BUNDLE = ROOT / "examples/bundles/reviews"
 RECORD = ROOT / "docs/release.json"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SYSTEMS = {"debian/bookworm": "Debian 12", "debian/trixie": "Debian 13", "ubuntu/noble": "Ubuntu 24.04",

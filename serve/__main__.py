@@ -33,7 +33,7 @@ SWITCH_INTERVAL_S = 0.0005
 END_S = 8.0  # after the time limit of draining: last answers, closing and traces take up to 6 s of an ordered stop
 USAGE = "[BUNDLE ...] [options]"
 EXAMPLES = """  serve two models, then ask one of them:
-    attenuator serve examples/bundles/reviews examples/bundles/sentiment --port 8000
+    attenuator serve examples/bundles/reviews examples/bundles/contracts --port 8000
     curl -s http://127.0.0.1:8000/v1/classify -H 'Content-Type: application/json' \\
       -d '{"model": "reviews", "inputs": "A quiet, moving film."}'
 

@@ -1,6 +1,6 @@
 """What one API key's single requests take while another key floods the same server, and whether they are refused.
 
-    python -m benchmarks.service.key_shares examples/bundles/sentiment
+    python -m benchmarks.service.key_shares examples/bundles/reviews-mca
 
 Starts `attenuator serve` with two keys. Single requests of one leave one after the other: alone; beside the other key's
 `--bulk-clients`, which each keep a batch of 256 texts under way, and its `--single-clients`, which send single requests

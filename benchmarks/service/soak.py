@@ -1,6 +1,6 @@
 """An hour's mixed traffic in some minutes, and what it leaves behind: memory, descriptors, unanswered requests.
 
-    python -m benchmarks.service.soak examples/bundles/sentiment examples/bundles/reviews
+    python -m benchmarks.service.soak examples/bundles/reviews-mca examples/bundles/reviews
 
 Starts `attenuator serve` on a free port and lets clients ask as fast as they are answered: knobs drawn from their whole
 range, goals, batches, brownout floors, the routes of other servers, requests with a mistake, clients that leave before

@@ -21,18 +21,16 @@ class Arguments:
 
     data: Path
     output: Path
-    initial: Path | None
     bundle: Path | None
     recipe: Recipe
 
 
-def parse(description: str | None, recipe: Recipe, initial: bool = False) -> Arguments:
+def parse(description: str | None, recipe: Recipe) -> Arguments:
     """Read the command line and fix torch's seed and thread count.
 
     Args:
         description: help text, the script's docstring.
         recipe: the script's recipe, of which `--epochs` is changed.
-        initial: whether training starts from a checkpoint, `--initial`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
@@ -40,13 +38,11 @@ def parse(description: str | None, recipe: Recipe, initial: bool = False) -> Arg
     parser.add_argument("--epochs", type=int, default=recipe.epochs, help="passes over the data (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (%(default)s)")
     parser.add_argument("--bundle", type=Path, help="bundle folder to export the trained model to")
-    if initial:
-        parser.add_argument("--initial", type=Path, required=True, help="checkpoint folder to start from")
     values = parser.parse_args()
     torch.set_num_threads(values.threads)
     torch.manual_seed(recipe.seed)
     recipe = replace(recipe, epochs=values.epochs)
-    return Arguments(values.data, values.output, values.initial if initial else None, values.bundle, recipe)
+    return Arguments(values.data, values.output, values.bundle, recipe)
 
 
 def write_bundle(

@@ -3,7 +3,6 @@
 `python examples/common/calibration_texts.py --task imdb --data IMDB_FOLDER --limit 5000 --output imdb-test.jsonl`
 
 * imdb: the official test split, evenly spread where there is a limit.
-* sst2: GLUE's dev split and the test split with labels (`sentence-level/stsa.binary.test`).
 * cuad: the test contracts. Callers may send whole contracts or parts, so each contract is there whole and in pieces of
   fewer words, cut out at places drawn by lot. The labels are those of whole contracts, so they are left out.
 """
@@ -27,14 +26,11 @@ LONG_WORDS = 420  # about 512 tokens
 SEED = 0
 
 
-def records(name: str, task: Task, folder: Path) -> Iterator[dict[str, Any]]:
+def records(task: Task) -> Iterator[dict[str, Any]]:
     """The lines of the file."""
     for document in task.test:
         if not task.multi_label:
             yield {"text": document.text, "label": task.labels[document.labels[0]]}
-    if name == "sst2":
-        lines = (folder / "sentence-level" / "stsa.binary.test").read_text(encoding="latin-1").splitlines()
-        yield from ({"text": line[2:], "label": task.labels[int(line[0])]} for line in lines)
     if task.multi_label:
         draw = random.Random(SEED)
         yield from ({"text": text} for document in task.test for text in pieces(document.text, draw))
@@ -61,7 +57,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, required=True, help="file of JSON lines to write")
     options = parser.parse_args()
-    rows = list(records(options.task, TASKS[options.task](options.data), options.data))
+    rows = list(records(TASKS[options.task](options.data)))
     if options.limit and options.limit < len(rows):
         chosen = [len(rows) * index // options.limit for index in range(options.limit)]
         rest = sorted(set(range(len(rows))) - set(chosen))

@@ -48,29 +48,6 @@ def imdb(folder: Path) -> Task:
     return Task(kept, held_out, read("test"), ["negative", "positive"])
 
 
-def sst2(folder: Path) -> Task:
-    """SST-2 phrases; GLUE's dev split is the test, since GLUE's test has no labels.
-
-    The training file has sentences and phrases cut out of them, so held-out rows would have near copies among the
-    rest. Held out are whole sentences; their phrases of three and more words are left out of the training part.
-    """
-
-    def read(split: str) -> list[Document]:
-        lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-        pairs = [line.rsplit("\t", 1) for line in lines]
-        return [Document(f"{split}/{row}", text.strip(), (int(label),)) for row, (text, label) in enumerate(pairs)]
-
-    def letters(text: str) -> str:
-        return "".join(filter(str.isalnum, text))
-
-    lines = (folder / "sentence-level" / "stsa.binary.train").read_text(encoding="latin-1").splitlines()
-    sentences = [Document(line[2:], line[2:], (int(line[0]),)) for line in lines]
-    _, held_out = hash_split(sentences, 8)
-    copies = "|".join(letters(document.text) for document in held_out)
-    kept = [row for row in read("train") if len(row.text.split()) < 3 or letters(row.text) not in copies]
-    return Task(kept, held_out, read("dev"), ["negative", "positive"])
-
-
 def cuad(folder: Path) -> Task:
     """CUAD contracts with the yes/no questions that lawyers answered for each whole contract; no official split."""
     with gzip.open(folder / "contracts.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -89,7 +66,7 @@ def cuad(folder: Path) -> Task:
     return Task(kept, held_out, test, questions, multi_label=True)
 
 
-TASKS: dict[str, Callable[[Path], Task]] = {"imdb": imdb, "sst2": sst2, "cuad": cuad}
+TASKS: dict[str, Callable[[Path], Task]] = {"imdb": imdb, "cuad": cuad}
 
 
 def hash_split(documents: Iterable[Document], percent: int, salt: str = "") -> tuple[list[Document], list[Document]]:
@@ -105,7 +82,7 @@ def hash_split(documents: Iterable[Document], percent: int, salt: str = "") -> t
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Lower-cased WordPiece vocabulary of `vocab_size` pieces; encodes as `[CLS] text [SEP] (pair [SEP])`.
 
-    HTML line breaks of IMDb become spaces, and the treebank's "do n't" of SST-2 the "don't" that people write.
+    HTML line breaks of IMDb become spaces, and a treebank's "do n't" the "don't" that people write.
     """
     normalizer = normalizers.Sequence(
         [

@@ -182,10 +182,11 @@ def test_a_model_of_two_knobs_names_settings_and_reasons_whole_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    folder = Path(__file__).resolve().parents[2] / "examples/bundles/sentiment"
+    folder = Path(__file__).resolve().parents[2] / "examples/bundles/reviews-mca"
     assert main(["inspect", str(folder), "--rate", "200", "--lengths", "512", "--price-per-hour", "0.2"]) == 0
     text = capsys.readouterr().out
-    table = text[text.index("Texts of 512 tokens:") : text.index("Times are")].splitlines()[3:]
-    knobs, goals = zip(*((line[:12].strip(), line[12:26].split("  ")[0].strip()) for line in table), strict=True)
-    assert {"keep 0.2875,", "alpha 0.75", "keep 1,", "alpha 0"} <= set(knobs)
+    table = text[text.index("Texts of 512 tokens:") : text.index("Times are")].splitlines()[2:]
+    column = table[0].index("because")
+    knobs, goals = zip(*((line[:column].strip(), line[column:].split("  ")[0].strip()) for line in table), strict=True)
+    assert {"keep 0.05,", "alpha 1", "keep 1,", "alpha 0"} <= set(knobs)
     assert {"exact", "goal 0.99", "goal 0.95", "goal 0.9", "default"} <= {goal.rstrip(",") for goal in goals}

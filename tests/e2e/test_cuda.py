@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cuda
 GPU = Device("cuda")
 DEMO = Path(__file__).resolve().parent.parent.parent / "examples" / "bundles"
 # Not all of them travel to a machine without a network.
-NAMES = [name for name in ("reviews", "reviews-mca", "contracts", "sentiment") if (DEMO / name).is_dir()]
+NAMES = [name for name in ("reviews", "reviews-mca", "contracts") if (DEMO / name).is_dir()]
 TEXT = (
     "a film so good that it is bad again but the plot and the actors were not what this agreement between the parties "
     "calls a masterpiece and either of them may terminate it at any time"
@@ -128,7 +128,7 @@ def test_mixed_knobs_are_served_from_the_gpu(served: str) -> None:
         ("reviews", {"num_hashes": 0}),
         ("reviews", {"num_hashes": 200}),
         ("reviews-mca", {"alpha": 0.0}),
-        ("sentiment", {"alpha": 0.3}),
+        ("reviews-mca", {"alpha": 0.3}),
         ("contracts", {"num_hashes": 16}),
     ]
     with Client(served) as client, ThreadPoolExecutor(8) as pool:

@@ -19,7 +19,7 @@ from attenuator.errors import InvalidRequest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "bundles"
-DEMO_NAMES = {"reviews", "reviews-mca", "contracts", "sentiment"}
+DEMO_NAMES = {"reviews", "reviews-mca", "contracts"}
 TEXTS = ["the quick brown fox", "a film so bad that it is good again", "42 tokens and spaces", "fox"]
 # checkpoint, attention, knob, exact value, another value
 WAYS = {
@@ -170,7 +170,6 @@ REVIEWS = {
     [
         ("reviews", [{}, {"num_hashes": 0}, {"num_hashes": 32}, {"num_hashes": 128}]),
         ("reviews-mca", [{}, {"alpha": 0.0}]),
-        ("sentiment", [{}, {"alpha": 0.0}]),
     ],
 )
 def test_demo_models_tell_praise_from_blame(demo: str, model: str, knobs: list[dict[str, float]]) -> None:

@@ -27,22 +27,22 @@ TASK = Task([], [], [Document(text, text, (row % 2,)) for row, text in enumerate
 
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundles") / "sentiment-int8"
-    write_int8(BUNDLES / "sentiment", folder)
+    folder = tmp_path_factory.mktemp("bundles") / "reviews-mca-int8"
+    write_int8(BUNDLES / "reviews-mca", folder)
     return folder
 
 
 def rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
     """The cells of the table that the program prints."""
-    monkeypatch.setitem(evaluate.TASKS, "sst2", lambda folder: TASK)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "sst2", "--data", ".", *arguments])
+    monkeypatch.setitem(evaluate.TASKS, "imdb", lambda folder: TASK)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "imdb", "--data", ".", *arguments])
     evaluate.main()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_an_int8_copy_loads_and_keeps_everything_but_its_linear_layers(rounded: Path) -> None:
-    before, after = read_manifest(BUNDLES / "sentiment"), read_manifest(rounded)
+    before, after = read_manifest(BUNDLES / "reviews-mca"), read_manifest(rounded)
     assert after.precision == "int8"
     changed = {"files", "revision", "precision", "provenance"}
     assert after.model_dump(exclude=changed) == before.model_dump(exclude=changed)
@@ -57,16 +57,16 @@ def test_only_an_fp32_bundle_is_rounded_and_only_a_bundle_is_replaced(rounded: P
         write_int8(rounded, tmp_path / "twice")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ExportError, match="not a bundle"):
-        write_int8(BUNDLES / "sentiment", tmp_path)
+        write_int8(BUNDLES / "reviews-mca", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    own = str(BUNDLES / "sentiment")
+    own = str(BUNDLES / "reviews-mca")
     sweep = ("--knob", "alpha", "--values", "0", "0.5")
     head, exact, sampled = rows(monkeypatch, capsys, "--bundle", own, "--against", own, *sweep)
     assert head[3:] == ["agreement", "per label", "largest difference"]
-    knobs = load(BUNDLES / "sentiment").knobs.exact()  # those of which no values are asked for stay exact
+    knobs = load(BUNDLES / "reviews-mca").knobs.exact()  # those of which no values are asked for stay exact
     assert [exact[0], sampled[0]] == [evaluate.described(knobs), evaluate.described(knobs | {"alpha": 0.5})]
     assert exact[3:] == sampled[3:] == ["1.0000", "1.0000", "0"]
     assert exact[1] == exact[2]
@@ -75,10 +75,10 @@ def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
     rounded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--bundle", str(rounded), "--against", str(BUNDLES / "sentiment"))
+    arguments = ("--bundle", str(rounded), "--against", str(BUNDLES / "reviews-mca"))
     head, *body = rows(monkeypatch, capsys, *arguments)
-    assert head[1:3] == ["accuracy, sentiment (int8)", "accuracy, sentiment (fp32)"]
-    model = load(BUNDLES / "sentiment")
+    assert head[1:3] == ["accuracy, reviews-mca (int8)", "accuracy, reviews-mca (fp32)"]
+    model = load(BUNDLES / "reviews-mca")
     assert [row[0] for row in body] == [
         evaluate.described(model.knobs.exact()),
         evaluate.described(model.knobs.defaults()),
@@ -94,7 +94,9 @@ def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
     assert [row[3:5] for row in rows(monkeypatch, capsys, *arguments)[1:]] == [["0.0000", "0.0000"]] * 2
 
 
-@pytest.mark.parametrize("pattern", [(), ("--bundle", "sentiment", "--against", "contracts")], ids=["alone", "another"])
+@pytest.mark.parametrize(
+    "pattern", [(), ("--bundle", "reviews-mca", "--against", "contracts")], ids=["alone", "another"]
+)
 def test_what_cannot_be_compared_is_refused(
     pattern: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

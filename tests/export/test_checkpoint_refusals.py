@@ -178,7 +178,7 @@ def test_finite_weights_that_overflow(checkpoint: Get, tmp_path: Path) -> None:
 
 
 def test_a_bundle_as_source(tmp_path: Path) -> None:
-    bundle = Path(__file__).parents[2] / "examples" / "bundles" / "sentiment"
+    bundle = Path(__file__).parents[2] / "examples" / "bundles" / "reviews-mca"
     assert "it is a bundle, which export writes; give the checkpoint" in refuse(bundle, tmp_path)
 
 

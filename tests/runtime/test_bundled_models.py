@@ -41,10 +41,9 @@ def test_fifty_rows_with_fifty_knobs_answer_as_alone(folder: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [40, 300])
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0])
-@pytest.mark.parametrize("name", ["reviews-mca", "sentiment"])
-def test_predicted_share_of_the_value_projection_is_near_the_one_computed(name: str, alpha: float, tokens: int) -> None:
+def test_predicted_share_of_the_value_projection_is_near_the_one_computed(alpha: float, tokens: int) -> None:
     """Good to a factor of two is what admission and lanes need."""
-    folder = next(path.parent for path in BUNDLES if path.parent.name == name)
+    folder = next(path.parent for path in BUNDLES if path.parent.name == "reviews-mca")
     model = load(folder, check=False)
     ids = model.encode(" ".join(WORDS * 20), truncate=True).token_ids[:tokens]
     [result] = model.run([Row(ids, ids * 0, model.knobs.exact() | {"alpha": alpha})])

@@ -155,7 +155,7 @@ def test_models_health_and_description(service: Service, models: dict[str, Model
 
 
 def test_a_calibration_is_listed_with_its_agreement_and_times() -> None:
-    model = load(Path(__file__).resolve().parents[2] / "examples/bundles/sentiment", check=False)
+    model = load(Path(__file__).resolve().parents[2] / "examples/bundles/reviews-mca", check=False)
     listed = model_info(model).calibration
     assert listed
     assert model.calibration

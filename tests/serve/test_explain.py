@@ -32,10 +32,10 @@ SENTENCE = "a quiet moving film that is not good but the plot was never dull and
 WORDS = SENTENCE.split()
 DRAW = random.Random(8)
 TEXTS = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(5, 60))) for _ in range(24)]
-NAMES = ("reviews", "sentiment")
+NAMES = ("reviews", "reviews-mca")
 SETTINGS: dict[str, list[dict[str, float]]] = {
     "reviews": [{}, {"num_hashes": 4}, {"num_hashes": 50}, {"num_hashes": 0}, {"num_hashes": 32}],
-    "sentiment": [{}, {"keep": 0.3, "alpha": 1.0}, {"keep": 0.3, "alpha": 0.0}, {"keep": 1.0, "alpha": 0.0}],
+    "reviews-mca": [{}, {"keep": 0.3, "alpha": 1.0}, {"keep": 0.3, "alpha": 0.0}, {"keep": 1.0, "alpha": 0.0}],
 }
 ADDED = ("standard_error", "agreement_probability", "knobs")
 
@@ -91,9 +91,9 @@ def test_an_explained_answer_is_the_same_and_says_how_sure_it_is(
 def test_nothing_is_drawn_where_nothing_is_random(explaining: Service) -> None:
     for name, knobs, share in (
         ("reviews", {"num_hashes": 0}, 1.0),
-        ("sentiment", {"keep": 1.0, "alpha": 0.0}, 1.0),
+        ("reviews-mca", {"keep": 1.0, "alpha": 0.0}, 1.0),
         ("softmax", {}, 1.0),
-        ("sentiment", {"keep": 0.3, "alpha": 0.0}, None),
+        ("reviews-mca", {"keep": 0.3, "alpha": 0.0}, None),
     ):
         explained = ok(explaining, model=name, explain=True, **knobs)
         probabilities = [each["agreement_probability"] for each in explained["predictions"]]
@@ -108,9 +108,9 @@ def test_an_answer_less_accurate_than_all_that_was_measured_has_no_probability(e
     assert prediction["standard_error"] > 0
 
 
-@pytest.mark.parametrize(("name", "index"), [("reviews", 1), ("reviews", 2), ("reviews", 4), ("sentiment", 1)])
+@pytest.mark.parametrize(("name", "index"), [("reviews", 1), ("reviews", 2), ("reviews", 4), ("reviews-mca", 1)])
 def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Model], name: str, index: int) -> None:
-    """In the mean over texts; from so few draws a single one is known to about 40 %."""
+    """In the mean over texts; from so few draws a single one is known to about 40 %. MCA's may be 1.6 times it."""
     model = loaded[name]
     knobs = model.knobs.check(SETTINGS[name][index])
     using = Runner(runner(model))
@@ -124,7 +124,7 @@ def test_standard_errors_are_about_the_deviation_over_seeds(loaded: dict[str, Mo
     estimates = [asyncio.run(answer(model, rows(seed), using, explain=True)).standard_errors for seed in range(8)]
     estimated = np.sqrt(np.mean(np.square(np.array(estimates, dtype=float))))
     ratio = estimated / np.sqrt(scores.var(axis=0, ddof=1).mean())
-    assert 0.75 < ratio < 1.3, ratio
+    assert 0.75 < ratio < (1.6 if "alpha" in knobs else 1.3), ratio
     assert scores.std(axis=0).max() > 1e-3
 
 
@@ -171,7 +171,7 @@ def test_without_knobs_it_begins_where_the_expected_time_is_least(explaining: Se
     begun = ok(explaining, inputs=long, escalate=True, min_agreement=0.5)
     assert begun["knobs"]["num_hashes"] > 0
     assert begun["expected_agreement"] < 1
-    both = ok(explaining, model="sentiment", escalate=True, explain=True, min_agreement=0.99)
+    both = ok(explaining, model="reviews-mca", escalate=True, explain=True, min_agreement=0.99)
     for each in both["predictions"]:
         assert each["agreement_probability"] >= 0.99
         assert each["standard_error"] >= 0
@@ -320,7 +320,7 @@ def test_clients_and_the_command_ask_for_it(explaining: Service, capsys: pytest.
         escalated = client.classify(TEXTS[0], model="reviews", num_hashes=4, escalate=True, min_agreement=0.99)
         assert {each.name: bool(each.calibration and each.calibration.explains) for each in client.models()} == {
             "reviews": True,
-            "sentiment": True,
+            "reviews-mca": True,
             "mca": False,
             "softmax": False,
             "old": False,

@@ -16,7 +16,7 @@ BUNDLES = Path(__file__).resolve().parents[2] / "examples/bundles"
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Service]:
-    one = Service([BUNDLES / "reviews", BUNDLES / "sentiment"], "--api-key", "open-sesame", "--no-page")
+    one = Service([BUNDLES / "reviews", BUNDLES / "reviews-mca"], "--api-key", "open-sesame", "--no-page")
     yield one
     assert one.stop() == 0, one.log()
 
@@ -30,11 +30,11 @@ def test_a_request_is_tried_in_the_reference(shown: Service, visit: Callable[...
     expect(page.locator("#try-status")).to_have_text("Status 200")
     expect(page.locator("#try-answer")).to_contain_text('"label": "positive"')
     page.reload()  # the key stays in the tab, and with it come the models
-    page.select_option("#try-model", "sentiment")
-    assert '"model": "sentiment"' in page.locator("#try-body").input_value()
-    assert '"keep": 0.9' in page.locator("#try-body").input_value()
+    page.select_option("#try-model", "reviews-mca")
+    assert '"model": "reviews-mca"' in page.locator("#try-body").input_value()
+    assert '"keep": 0.05' in page.locator("#try-body").input_value()
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#try-answer")).to_contain_text('"model": "sentiment"')
+    expect(page.locator("#try-answer")).to_contain_text('"model": "reviews-mca"')
 
 
 def test_the_contents_lead_to_every_type_and_nothing_keeps_anyone_out(shown: Service, visit: Any) -> None:

@@ -235,7 +235,7 @@ def test_escalated_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
                 assert answer.status_code == 200, answer.text
         assert [text.escalated for text in shadow._waiting] == [False, False, True, True]
 
-    run(BUNDLES / "sentiment", scenario)
+    run(BUNDLES / "reviews-mca", scenario)
 
 
 def test_without_the_setting_nothing_runs_again(service: Service) -> None:

@@ -31,9 +31,9 @@ EXAMPLES = f"""  one answer without a server, at the bundle's defaults:
   ask a server; how much does the answer depend on the seed?
     attenuator classify --url http://127.0.0.1:8000 --model reviews --seed random "A quiet, moving film."
   a file with one text per line; written to a pipe, answers are tab-separated (label, score, best labels, logits, text):
-    attenuator classify examples/bundles/sentiment --input reviews.txt --top-k 2 --logits | sort -k 2
+    attenuator classify examples/bundles/reviews --input reviews.txt --top-k 2 --logits | sort -k 2
   the same, one JSON object per answer:
-    attenuator classify examples/bundles/sentiment --input reviews.txt --json > answers.jsonl
+    attenuator classify examples/bundles/reviews --input reviews.txt --json > answers.jsonl
   a table, on all cores: its rows with label, score, knobs and error; given again after Ctrl-C it goes on
     attenuator classify examples/bundles/reviews --input reviews.csv --column review --output answered.csv
     attenuator classify --url http://127.0.0.1:8000 --input reviews.jsonl --column body --output answered.jsonl
