@@ -41,7 +41,7 @@ THERE = {"torch", "numpy", "onnx", "ml-dtypes", "transformers", "tokenizers", "h
 LEFT_OUT = {"uvloop"}  # serves without
 # Of the extra `test`, what tests of a GPU import.
 TESTING = {"pytest", "pytest-timeout", "pytest-xdist"}
-# Of the bundles the smallest travels.
+# Of the bundles the small ones travel.
 NOT_PACKED = (
     "examples/bundles/reviews",
     "benchmarks/results/",

@@ -1,8 +1,9 @@
-"""Write an fp32 bundle again in a smaller form, where the checkpoint it was exported from is not at hand.
+"""Write a bundle again in a smaller form, where the checkpoint it was exported from is not at hand.
 
 `python examples/common/smaller_bundle.py bundles/reviews examples/bundles/reviews --form half-tables`
 
-* `int8`: the graph that `attenuator export --precision int8` makes from the checkpoint, with int8 linear layers.
+* `int8`: of an fp32 bundle the graph that `attenuator export --precision int8` makes from the checkpoint, with int8
+  linear layers.
 * `half-tables`: the table of word embeddings, most of a small model, is stored in half precision, and the rows that are
   looked up are cast to float32: all arithmetic stays as it was, and each number of the table is off by at most 1/2048
   of itself. The bundled models are stored like this.
@@ -40,30 +41,32 @@ def write_int8(source: Path, output: Path) -> Manifest:
 
 def write_half_tables(source: Path, output: Path) -> Manifest:
     """Write the bundle with its tables in half precision; arguments and errors are those of `write_again`."""
-    return write_again(source, output, halve_tables, "fp32")
+    return write_again(source, output, halve_tables, None)
 
 
 FORMS = {"int8": write_int8, "half-tables": write_half_tables}
 
 
-def write_again(source: Path, output: Path, change: Callable[[ir.Model], object], precision: PrecisionName) -> Manifest:
+def write_again(
+    source: Path, output: Path, change: Callable[[ir.Model], object], precision: PrecisionName | None
+) -> Manifest:
     """Write a bundle again with another graph, without its calibration; one that is already there is replaced.
 
     Args:
-        source: an fp32 bundle.
+        source: a bundle.
         output: folder of the new bundle.
         change: changes the graph in place.
-        precision: of the new bundle.
+        precision: that the change gives an fp32 bundle; None where it gives none.
 
     Raises:
-        SystemExit: the source is not fp32.
+        SystemExit: the source must be fp32 and is not.
         BundleError: the source is damaged.
         ExportError: the output is a folder that is not a bundle.
     """
     output = output.resolve()
     refuse_output(output)
     manifest = read_manifest(source)
-    if manifest.precision != "fp32":
+    if precision and manifest.precision != "fp32":
         raise SystemExit(f"{source} has precision {manifest.precision}, must be fp32")
     with staging_for(output) as staging:
         shutil.copytree(source, staging, ignore=shutil.ignore_patterns(MANIFEST, CALIBRATIONS), dirs_exist_ok=True)
@@ -78,7 +81,7 @@ def write_again(source: Path, output: Path, change: Callable[[ir.Model], object]
         tokenizer = json.loads((staging / TOKENIZER).read_bytes())  # a third of the file may be indentation
         (staging / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), "utf-8")
         provenance = manifest.provenance.model_copy(update={"parity": {}})
-        fields = dict(manifest) | {"precision": precision, "provenance": provenance}
+        fields = dict(manifest) | {"precision": precision or manifest.precision, "provenance": provenance}
         manifest = finish(staging, {name: value for name, value in fields.items() if name not in ("files", "revision")})
         replace(staging, output)
     return manifest
@@ -113,7 +116,7 @@ def halve_tables(graph: ir.Model) -> None:
 def main() -> None:
     """Write one bundle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="folder of an fp32 bundle")
+    parser.add_argument("source", type=Path, help="folder of a bundle")
     parser.add_argument("output", type=Path, help="folder of the smaller bundle")
     parser.add_argument("--form", choices=FORMS, default="int8", help="what becomes smaller (default: int8)")
     values = parser.parse_args()

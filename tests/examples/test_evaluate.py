@@ -126,3 +126,6 @@ def test_half_tables_change_the_looked_up_rows_alone(tmp_path: Path, monkeypatch
     for one, other in zip(exact.run(rows), half.run(rows), strict=True):
         assert not np.array_equal(one.logits, other.logits)
         np.testing.assert_allclose(one.logits, other.logits, atol=1e-2)
+    write_int8(source, tmp_path / "int8")
+    assert smaller_bundle.write_half_tables(tmp_path / "int8", tmp_path / "both").precision == "int8"
+    load(tmp_path / "both")
