@@ -67,8 +67,8 @@ def ragged(longest: int, batch: int) -> list[int]:
 
 
 def logits(model: Model, batch: Sequence[Row]) -> Any:
-    """float32 `[B, labels]`."""
-    return np.stack([result.logits for result in model.run(batch)])
+    """float32 `[B, labels]`, of a token classifier `[T, labels]`."""
+    return np.vstack([result.logits for result in model.run(batch)])
 
 
 def difference(actual: Any, truth: Any) -> float:

@@ -17,7 +17,7 @@ from attenuator.runtime.certainty import Judge
 from attenuator.runtime.scores import agrees, margins, tolerance
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted((ROOT / "examples" / "bundles").iterdir())
+FOLDERS = sorted(path.parent for path in (ROOT / "examples" / "bundles").glob("*/calibration.json"))
 BUCKETS = [Bucket(low=1, high=100, texts=1), Bucket(low=101, high=1000, texts=1)]
 LABELS: dict[Task, int] = {"single_label": 4, "multi_label": 12, "regression": 1}
 THRESHOLDS = [0.3, 0.5, 0.7] * 4

@@ -19,7 +19,7 @@ from attenuator.errors import InvalidRequest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEMO = ROOT / "examples" / "bundles"
-DEMO_NAMES = {"reviews", "reviews-mca", "contracts"}
+DEMO_NAMES = {"reviews", "reviews-mca", "contracts", "pii"}
 TEXTS = ["the quick brown fox", "a film so bad that it is good again", "42 tokens and spaces", "fox"]
 # checkpoint, attention, knob, exact value, another value
 WAYS = {

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+import attenuator
 from attenuator.bundle import MANIFEST, MODEL, read_manifest
 from attenuator.runtime import KnobTable, Row, create, load
 from attenuator.runtime.batch import pack
@@ -71,3 +72,20 @@ def test_predicted_rows_are_those_that_go_on(folder: Path, tmp_path: Path) -> No
         rows = [Row(np.arange(tokens), np.zeros(tokens, np.int64), values) for tokens in lengths]
         kept = [np.diff(each) for each in session.run(boundaries, pack(rows, manifest))]
         assert [work.rows(tokens, values)[1:] for tokens in lengths] == np.transpose(kept).tolist()
+
+
+def test_the_tagger_marks_personal_data_and_nothing_else() -> None:
+    [folder] = [path.parent for path in BUNDLES if path.parent.name == "pii"]
+    texts = [
+        "Hi, I'm Maria Santos, call me at +1 415 555 0132 or write to maria.santos@example.com before 3 May.",
+        "The update to version 2.1 takes 15 minutes and costs 30 euros.",
+    ]
+    found, nothing = (prediction.entities for prediction in attenuator.load(folder).classify(texts).predictions)
+    assert found is not None
+    assert [(each.label, texts[0][each.start : each.end]) for each in found] == [
+        ("PERSON", "Maria Santos"),
+        ("PHONE", "+1 415 555 0132"),
+        ("EMAIL", "maria.santos@example.com"),
+        ("DATE", "3 May"),
+    ]
+    assert nothing == ()
