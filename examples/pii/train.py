@@ -125,7 +125,7 @@ def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
 
 
 def new_model() -> ModernBertForTokenClassification:
-    """Random weights. Positions are rotary: a table of positions needs more texts to learn who stands beside whom."""
+    """Random weights; positions are rotary, with which it learned from far fewer texts than with a table."""
     return ModernBertForTokenClassification(
         ModernBertConfig(
             vocab_size=VOCABULARY,
