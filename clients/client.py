@@ -6,7 +6,7 @@ import math
 import time
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import anyio
@@ -152,10 +152,8 @@ def _documented(verb: V, build: Callable[..., Any], result: Any = None) -> V:
     signature = inspect.signature(build)
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
     for parameter in signature.parameters.values():
-        parameters += _named(parameter) if parameter.kind is inspect.Parameter.VAR_KEYWORD else [parameter]
-    parameters = list({parameter.name: parameter for parameter in reversed(parameters)}.values())[
-        ::-1
-    ]  # `window` twice
+        is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD
+        parameters += _named(parameter, signature.parameters) if is_rest else [parameter]
     result = result or typing.get_args(signature.return_annotation)[0]
     method: Any = verb
     method.__name__, method.__doc__ = build.__name__, build.__doc__
@@ -163,14 +161,17 @@ def _documented(verb: V, build: Callable[..., Any], result: Any = None) -> V:
     return verb
 
 
-def _named(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """What stands for `**knobs`, or for `**options`, which are those of `classify` with the knobs."""
+def _named(parameter: inspect.Parameter, beside: Mapping[str, inspect.Parameter]) -> list[inspect.Parameter]:
+    """What stands for `**knobs`, or for `**options`, which are those of `classify` with the knobs.
+
+    A knob whose name is one of the arguments beside them, as `window` is in `classify`, does not stand there twice.
+    """
+    options: list[inspect.Parameter] = []
+    if parameter.name == "options":
+        beside = inspect.signature(calls.classify).parameters
+        options = [option for option in beside.values() if option.kind is inspect.Parameter.KEYWORD_ONLY]
     knob = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-    knobs = [knob.replace(name=name) for name in KNOBS]
-    if parameter.name != "options":
-        return knobs
-    options = inspect.signature(calls.classify).parameters.values()
-    return [option for option in options if option.kind is inspect.Parameter.KEYWORD_ONLY] + knobs
+    return options + [knob.replace(name=name) for name in KNOBS if name not in beside]
 
 
 def _blocking(build: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:

@@ -139,7 +139,7 @@ def refuse_other_class(folder: Path, config: Any) -> None:
     if (folder / MODULES).is_file() and not read_cross_encoder(folder):
         task = "embedding"  # of sentence-transformers, whatever the model below was trained for
     raise ExportError(
-        f"the checkpoint is a {classes[0]}, must be a sequence classifier ({own})"
+        f"the checkpoint is a {classes[0]}, must be a sequence classifier ({own}) or a token classifier"
         + (f": {task} is not supported" if task else "")
     )
 

@@ -116,8 +116,8 @@ def load_of_sequences(source: str) -> Source:
     loaded = load(source)
     if loaded.task == "token_classification":
         raise ExportError(
-            f"the checkpoint {loaded.name} classifies tokens, must classify whole texts: it has no setting to choose; "
-            "attenuator export makes a bundle of it"
+            f"the checkpoint {loaded.name} classifies tokens, must classify whole texts: token classifiers cannot be "
+            "calibrated; attenuator export makes a bundle of it"
         )
     return loaded
 

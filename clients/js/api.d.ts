@@ -342,7 +342,8 @@ export interface Prediction {
   label: string;
   /**
    * score of that label: softmax, sigmoid for multi-label models, the plain number of a regression;
-   * where a token classifier found no entity, the least of all tokens' scores
+   * without an entity, the lowest score among a token classifier's tokens, or words where these have one
+   * label
    */
   score: number;
   /** of a token classifier only: what it found, in the order of the text */

@@ -24,7 +24,7 @@ from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered
-from attenuator.runtime.grouping import apart, grouping
+from attenuator.runtime.grouping import split_fields
 from attenuator.runtime.scores import ranked
 from attenuator.runtime.windows import Windows
 from attenuator.runtime.zero_shot import Candidates
@@ -34,6 +34,7 @@ from attenuator.serve.api.schema import ParsedRequest, parse_request
 from attenuator.serve.edge.arrivals import JSON
 
 PIECE_VALUES = 4096  # of one piece of an answer: about 1 ms
+VALUES_OF_TOKEN = 16  # as long as so many take, at most, the entities of a token take
 
 Make = Callable[[slice], bytes]
 Write = Callable[[Make, int, int, bytes], Awaitable[bytes]]
@@ -195,8 +196,7 @@ class OwnForm(Form):
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """The request as it is, or the rows that it asks about."""
-        ours, others = apart(fields, model.knobs.rows)
-        grouped = grouping(fields, model.manifest) if ours or model.manifest.reads_tokens else None
+        grouped, others = split_fields(fields, model.knobs.rows, model.manifest)
         parsed = parse_request(others, model, grouped)
         self._top_k, self._with_logits = parsed.options.top_k, parsed.options.return_logits
         if isinstance(grouped, Candidates) and self._top_k is None:
@@ -217,11 +217,11 @@ class OwnForm(Form):
 
     async def _entities(self, answer: Answer, tagging: Tagging, headers: dict[str, str], write: Write) -> Response:
         """The answer of a token classifier."""
-        ahead = tagging.predictions(answer.logits)  # in the order of the texts, as they are written
+        ahead = tagging.predictions(answer.scores)  # in the order of the texts, as they are written
         texts = len(tagging.texts)
-        tokens = len(answer.logits) // texts
+        values = 8 + VALUES_OF_TOKEN * max(sum(len(row.token_ids) for row in rows) for rows in tagging.texts)
         predictions = await write(
-            lambda span: to_json(list(islice(ahead, span.stop - span.start)))[1:-1], texts, 8 + tokens, b","
+            lambda span: to_json(list(islice(ahead, span.stop - span.start)))[1:-1], texts, values, b","
         )
         return self._whole(tagging.by_text(answer.fields), predictions, headers)
 

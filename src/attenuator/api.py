@@ -167,7 +167,7 @@ class Prediction(Answer):
     )
     score: float = Field(
         description="score of that label: softmax, sigmoid for multi-label models, the plain number of a regression; "
-        "where a token classifier found no entity, the least of all tokens' scores"
+        "without an entity, the lowest score among a token classifier's tokens, or words where these have one label"
     )
     entities: tuple[Entity, ...] | SkipJsonSchema[None] = Field(
         None, description="of a token classifier only: what it found, in the order of the text"

@@ -242,8 +242,8 @@ class Manifest(Record):
             raise ValueError("labels has a label twice, must be different labels")
         if self.task == "regression" and len(self.labels) != 1:
             raise ValueError(f"labels has {len(self.labels)} names, must have one: the task is regression")
-        if self.task == "regression" and self.thresholds:
-            raise ValueError("thresholds is set, must be empty: the task is regression")
+        if self.task in ("regression", "token_classification") and self.thresholds:
+            raise ValueError(f"thresholds is set, must be empty: the task is {self.task}")
         if (self.task == "token_classification") != (self.pooling == "none"):
             raise ValueError(f"pooling is {self.pooling!r}, which does not fit the task {self.task}")
         if self.task == "multi_label" and len(self.thresholds) != len(self.labels):

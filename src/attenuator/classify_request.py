@@ -51,7 +51,7 @@ class LongTexts(Body):
     )
 
 
-class Tags(Body):
+class EntityOptions(Body):
     """The fields of a request to a token classifier."""
 
     aggregation: Aggregation = Field(
@@ -85,7 +85,10 @@ def _request() -> type[Body]:
     fields["candidate_labels"] = (list[Hypothetical], several)
     fields["join"] = (Join, Field(None, description=LongTexts.model_fields["join"].description))
     return create_model(
-        "ClassifyRequest", __base__=(Tags, LongTexts, ZeroShot, Options), __doc__="Body of POST /v1/classify.", **fields
+        "ClassifyRequest",
+        __base__=(EntityOptions, LongTexts, ZeroShot, Options),
+        __doc__="Body of POST /v1/classify.",
+        **fields,
     )
 
 

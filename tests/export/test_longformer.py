@@ -12,6 +12,7 @@ from checkpoints import SMALL, randomise
 from selecting import logits
 from torch import Tensor
 
+import attenuator
 from attenuator.bundle import MODEL
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
@@ -164,3 +165,14 @@ def test_windows_that_transformers_cannot_compute_are_refused(changes: dict[str,
     config = transformers.LongformerConfig(**SMALL | {"num_hidden_layers": 3} | changes)
     with pytest.raises(ExportError, match=sentence):
         architecture_of("longformer").check(config)
+
+
+def test_its_knob_window_is_asked_for_by_name_and_by_join_for_windows_of_a_text(
+    exported: Callable[[str, str], Path],
+) -> None:
+    with attenuator.load(exported("longformer", "window"), threads=1, check=False) as here:
+        text = "the quick brown fox jumps over the lazy dog " * 5
+        assert here.classify(text, window=4).requested == {"window": 4}
+        joined = here.classify(text * 4, join="mean", window=20)
+        assert joined.requested == {}
+        assert joined.tokens[0] > here.model.manifest.max_tokens

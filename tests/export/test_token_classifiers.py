@@ -231,7 +231,7 @@ def test_one_window_is_the_whole_text_and_inputs_apart_are_those_together(both: 
         assert sentence in str(refusal)
 
 
-def test_int8_and_another_attention_keep_the_entities(tmp_path: Path) -> None:
+def test_int8_answers_entities_and_mca_those_of_softmax(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint", bert(), fast_tokenizer())
     pipeline = pipeline_of(folder)
     for options in ({"precision": "int8"}, {"attention": "mca"}):

@@ -103,10 +103,11 @@ def test_what_is_wrong_is_said(service: Service, fields: dict[str, Any], param: 
         ("/v2/models/tags/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}]}),
     ],
 )
-def test_other_routes_say_where_entities_are_answered(service: Service, path: str, body: dict[str, Any]) -> None:
+def test_other_routes_refuse_it(service: Service, path: str, body: dict[str, Any]) -> None:
     named = body if path.startswith("/v2") else {"model": "tags", **body}
     response = service.client.post(path, json=named)
     assert response.status_code in (400, 422), response.text
+    assert "which only POST /v1/classify can show" in response.text or path in ("/v1/rerank", "/score")
     assert "tags" in response.text
     assert service.client.get("/health/ready").status_code == 200
 

@@ -13,10 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import attenuator
 from attenuator.api import MAX_INPUTS, Classification
 from attenuator.clients import Client
+from attenuator.errors import InvalidRequest
 from attenuator.local import LocalModel
-from attenuator.runtime.grouping import apart
+from attenuator.runtime.grouping import split_fields
 from attenuator.runtime.scores import SCORES
-from attenuator.runtime.tokens import TextEncoder
+from attenuator.runtime.tokens import Input, TextEncoder
+from attenuator.runtime.windows import Windows
 
 RANDOM = np.random.default_rng(3)
 TEXTS = [" ".join(RANDOM.choice(tiny.WORDS, count)) for count in (1, 40, 14, 15, 200, 3)]
@@ -152,7 +154,7 @@ def test_the_service_and_its_client_answer_as_in_process(mca: Service, bundles: 
         ({"window": 8193}, "window", "is 8193, must be at most 8192, the tokens that the model takes"),
         ({"window": 10**300}, "window", "is a number with more than 18 digits, must be at most 8192"),
         ({"stride": 10**300}, "stride", "is a number with more than 18 digits, must be at most"),
-        ({"window": 2}, "window", "is 2, must be at least 3: the rest of each pair fills it"),
+        ({"window": 2}, "window", "is 2, must be at least 3: special tokens and a second text fill the rest"),
         ({"window": 0}, "window", "is 0, must be a whole number of at least 1"),
         ({"stride": 15}, "stride", "is 15, must be at most 14, as many as a window has of the text"),
         ({"stride": 1.5}, "stride", "is 1.5"),
@@ -177,6 +179,13 @@ def test_what_is_wrong_is_said(mca: Service, fields: dict[str, Any], param: str,
     assert sentence in response.json()["error"]
 
 
+def test_a_text_in_windows_counts_as_long_as_it_is(here: LocalModel) -> None:
+    windows, _ = split_fields({"join": "mean", "window": SIZE}, [], here.model.manifest)
+    assert isinstance(windows, Windows)
+    [item] = windows.inputs([Input("inputs", text="a" * 9999)])
+    assert item.size == 9999
+
+
 def test_as_many_windows_as_there_may_be_and_a_text_of_megabytes_for_its_first(mca: Service) -> None:
     full = mca.classify({"inputs": "good " * (14 * MAX_INPUTS), "join": "max", "window": SIZE})
     assert full.status_code == 200, full.text
@@ -186,8 +195,14 @@ def test_as_many_windows_as_there_may_be_and_a_text_of_megabytes_for_its_first(m
     assert first.json()["tokens"] == [SIZE]
 
 
-def test_window_is_the_knob_of_a_model_that_has_one_unless_join_is_there() -> None:
-    alone, beside = {"window": 4, "seed": 1}, {"window": 4, "join": "mean", "seed": 1}
-    assert apart(alone, ["window"]) == ({}, alone)
-    assert apart(beside, ["window"]) == ({"window": 4, "join": "mean"}, {"seed": 1})
-    assert apart(alone, ["alpha"]) == ({"window": 4}, {"seed": 1})  # and `join` is missing
+def test_window_is_the_knob_of_a_model_that_has_one_unless_join_is_there(here: LocalModel) -> None:
+    manifest = here.model.manifest
+    alone = {"window": 4, "seed": 1}
+    assert split_fields(alone, ["window"], manifest) == (None, alone)
+    windows, others = split_fields(alone | {"join": "mean"}, ["window"], manifest)
+    assert isinstance(windows, Windows)
+    assert (windows.size, others) == (4, {"seed": 1})
+    with pytest.raises(InvalidRequest, match="join is missing"):
+        split_fields(alone, ["alpha"], manifest)
+    with pytest.raises(InvalidRequest, match="natural language inference"):
+        split_fields(alone | {"candidate_labels": ["a"]}, ["window"], manifest)

@@ -27,8 +27,12 @@ from attenuator.serve.edge.arrivals import JSON
 from attenuator.serve.settings import ServeSettings
 
 SHAPES = "a text, a list of one text, a pair of texts, or a list of such lists"
-ACTIVATIONS: dict[Task, str] = {"single_label": "softmax", "multi_label": "sigmoid", "regression": "none"}
-ACTIVATIONS |= {"token_classification": "softmax"}
+ACTIVATIONS: dict[Task, str] = {
+    "single_label": "softmax",
+    "multi_label": "sigmoid",
+    "regression": "none",
+    "token_classification": "softmax",
+}
 ERROR_TYPES = {424: "Backend", 500: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Backend"}
 
 

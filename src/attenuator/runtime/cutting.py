@@ -71,7 +71,11 @@ def check_room(size: int, room: int, step: int) -> None:
         step: from the beginning of a window to that of the next.
     """
     for name, value, allowed in (
-        ("window", size if room < 1 else None, f"at least {size - room + 1}: the rest of each pair fills it"),
+        (
+            "window",
+            size if room < 1 else None,
+            f"at least {size - room + 1}: special tokens and a second text fill the rest",
+        ),
         ("stride", step if step > room else None, f"at most {room}, as many as a window has of the text"),
     ):
         if value is not None:

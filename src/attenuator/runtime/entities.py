@@ -11,38 +11,37 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attenuator.bundle import Manifest, Task
-from attenuator.classify_request import Aggregation, Tags
+from attenuator.bundle import Manifest
+from attenuator.classify_request import Aggregation, EntityOptions
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
 from attenuator.runtime.request import check_values, wrong
-from attenuator.runtime.scores import Floats, softmax
+from attenuator.runtime.scores import Floats
 from attenuator.runtime.tokens import Encoded, Input
 from attenuator.runtime.windows import LONG_TEXTS, Windows
 from attenuator.runtime.words import TokenSpans
 
-TAGS = tuple(Tags.model_fields)
-[AGGREGATION] = TAGS
+ENTITIES = tuple(EntityOptions.model_fields)
 OUTSIDE, BEGIN, INSIDE = "O", "B-", "I-"
-APART = ("top_k", "return_logits", "explain", "escalate")  # what says something of one answer for a whole text
+NOT_BESIDE = ("top_k", "return_logits", "explain", "escalate")  # what says something of one answer for a whole text
 
 Entity = dict[str, Any]
 
 
-class Unit(NamedTuple):
-    """What has a label of its own: a token, or a word.
+class Units(NamedTuple):
+    """What has a label of its own: the tokens or the words of a text, U of them.
 
     Attributes:
-        label: its place among the labels.
-        score: of the label.
-        first: the first of its tokens.
-        last: the last one.
+        labels: int64 `[U]`, places among the labels.
+        scores: float64 `[U]`, of these labels.
+        firsts: int64 `[U]`, the first token of each.
+        lasts: int64 `[U]`, the last one.
     """
 
-    label: int
-    score: float
-    first: int
-    last: int
+    labels: npt.NDArray[np.int64]
+    scores: Floats
+    firsts: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +61,16 @@ class Tagging:
     aggregation: Aggregation
     windows: Windows | None = None
     texts: list[list[Encoded]] = field(default_factory=list)
-    task: Task = "token_classification"
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], manifest: Manifest) -> "Tagging":
-        """Checks the fields of a request, those of `TAGS` and others.
+        """Checks the fields of a request, those of `ENTITIES` and others.
 
         Raises:
             InvalidRequest: one of them is wrong, or says something of an answer for a whole text.
         """
-        own = check_values(Tags, {name: fields[name] for name in TAGS if name in fields})
-        for name in APART:
+        own = check_values(EntityOptions, {name: fields[name] for name in ENTITIES if name in fields})
+        for name in NOT_BESIDE:
             if fields.get(name) not in (None, False):
                 more = f": model '{manifest.name}' answers the entities of a text, not one label for it"
                 raise wrong(name, f"is {shown(fields[name])}", "left out", more)
@@ -103,16 +101,16 @@ class Tagging:
         """An answer's fields with a number for each text; see `Windows.by_text`."""
         return dict(fields) if self.windows is None else self.windows.by_text(fields)
 
-    def predictions(self, logits: npt.NDArray[np.float32]) -> Iterator[dict[str, Any]]:
+    def predictions(self, scores: Floats) -> Iterator[dict[str, Any]]:
         """What is answered to each text, as `api.Prediction` has it, one after the other.
 
         Args:
-            logits: float32 `[T, labels]`, finite, of the tokens of all rows.
+            scores: float64 `[T, labels]`, of the tokens of all rows.
         """
         ends = np.cumsum([len(row.token_ids) for rows in self.texts for row in rows])
-        parts = iter(np.split(logits, ends[:-1]))
+        parts = iter(np.split(scores, ends[:-1]))
         for rows in self.texts:
-            entities, sure = self._entities(rows, [softmax(next(parts)) for _ in rows])
+            entities, sure = self._entities(rows, [next(parts) for _ in rows])
             best = max(entities, key=lambda entity: entity["score"], default=None)
             label, score = (OUTSIDE, sure) if best is None else (best["label"], best["score"])
             yield {"label": label, "score": score, "entities": entities}
@@ -124,45 +122,46 @@ class Tagging:
             rows: its windows, or the text itself.
             scores: float64 `[tokens, labels]` of each.
         """
-        spans = [row.spans for row in rows if row.spans is not None]
+        spans = []
+        for row in rows:
+            assert row.spans is not None  # a token classifier's encoder keeps them
+            spans.append(row.spans)
         texts = [own[span.places] for own, span in zip(scores, spans, strict=True)]
-        span, own = (spans[0], texts[0]) if self.windows is None else joined(self.windows, spans, texts)
+        span, own = (spans[0], texts[0]) if self.windows is None else merge_windows(self.windows, spans, texts)
         if not len(own):
             return [], 1.0
         units = units_of(self.aggregation, own, span)
-        return list(self._grouped(units, span)), min(unit.score for unit in units)
+        return [self._entity(units, group, span) for group in self._groups(units)], float(units.scores.min())
 
-    def _grouped(self, units: Sequence[Unit], span: TokenSpans) -> Iterator[Entity]:
-        """The entities that units are, those that belong together as one."""
-        alone = self.aggregation == "none"
-        group: list[Unit] = []
-        for unit in units:
-            label = self.labels[unit.label]
-            follows = group and not alone and tag_of(label) == tag_of(self.labels[group[-1].label])
-            if follows and not label.startswith(BEGIN):
-                group.append(unit)
+    def _groups(self, units: Units) -> Iterator[list[int]]:
+        """The units of each entity; of the many that are in none, nothing is looked at one by one."""
+        inside = np.array([self._name(label) != OUTSIDE for label in self.labels])
+        group: list[int] = []
+        for place in np.flatnonzero(inside[units.labels]).tolist():
+            label = self.labels[units.labels[place]]
+            follows = group and place == group[-1] + 1 and not label.startswith(BEGIN) and self.aggregation != "none"
+            if follows and tag_of(label) == tag_of(self.labels[units.labels[group[-1]]]):
+                group.append(place)
                 continue
-            yield from self._entity(group, span)
-            group = [unit]
-        yield from self._entity(group, span)
+            if group:
+                yield group
+            group = [place]
+        if group:
+            yield group
 
-    def _entity(self, group: Sequence[Unit], span: TokenSpans) -> Iterator[Entity]:
-        """The entity that units are together, if they are one."""
-        if not group:
-            return
-        label, first, last = self.labels[group[0].label], group[0].first, group[-1].last
-        alone = self.aggregation == "none"
-        name = label if alone else label.split("-", 1)[-1]
-        if name == OUTSIDE:
-            return
-        score = float(np.mean([unit.score for unit in group]))
-        word = span.token(first) if alone else span.word(first, last)
-        yield {
-            "label": name,
-            "score": score,
+    def _name(self, label: str) -> str:
+        """What an entity is called that begins with a label."""
+        return label if self.aggregation == "none" else label.split("-", 1)[-1] or label
+
+    def _entity(self, units: Units, group: Sequence[int], span: TokenSpans) -> Entity:
+        """The entity that units are together."""
+        first, last = int(units.firsts[group[0]]), int(units.lasts[group[-1]])
+        return {
+            "label": self._name(self.labels[units.labels[group[0]]]),
+            "score": sum(units.scores[group].tolist()) / len(group),
             "start": int(span.starts[first]),
             "end": int(span.ends[last]),
-            "word": word,
+            "word": span.token(first) if self.aggregation == "none" else span.word(first, last),
         }
 
 
@@ -171,7 +170,7 @@ def tag_of(label: str) -> str:
     return label[2:] if label.startswith((BEGIN, INSIDE)) else label
 
 
-def units_of(aggregation: Aggregation, scores: Floats, span: TokenSpans) -> list[Unit]:
+def units_of(aggregation: Aggregation, scores: Floats, span: TokenSpans) -> Units:
     """The tokens of a text, or its words, each with its label.
 
     Args:
@@ -194,11 +193,10 @@ def units_of(aggregation: Aggregation, scores: Floats, span: TokenSpans) -> list
             scores = scores[firsts]
     labels = scores.argmax(axis=1)
     lasts = np.append(firsts[1:], len(span.starts)) - 1
-    best = scores[np.arange(len(scores)), labels]
-    return list(map(Unit, labels.tolist(), best.tolist(), firsts.tolist(), lasts.tolist()))
+    return Units(labels, scores[np.arange(len(scores)), labels], firsts, lasts)
 
 
-def joined(windows: Windows, spans: Sequence[TokenSpans], scores: Sequence[Floats]) -> tuple[TokenSpans, Floats]:
+def merge_windows(windows: Windows, spans: Sequence[TokenSpans], scores: Sequence[Floats]) -> tuple[TokenSpans, Floats]:
     """The tokens of a text that was read in windows, each with the mean or the largest of its scores there.
 
     Args:
@@ -238,13 +236,13 @@ def joined(windows: Windows, spans: Sequence[TokenSpans], scores: Sequence[Float
     return span, merged
 
 
-def refuse_tags(fields: Mapping[str, Any], manifest: Manifest) -> None:
+def refuse_entities(fields: Mapping[str, Any], manifest: Manifest) -> None:
     """Refuses fields about entities where a model answers one label for a text.
 
     Raises:
         InvalidRequest: that is so.
     """
-    for name in TAGS:
-        if name in fields:
+    for name in ENTITIES:
+        if name in fields and not manifest.reads_tokens:
             sentence = f"{name} is given, but model '{manifest.name}' classifies whole texts: it must be left out"
             raise InvalidRequest(sentence, param=name, allowed="left out, but of a token classifier")

@@ -20,10 +20,14 @@ PUNCTUATION_SPLITTERS = {"BertPreTokenizer", "ByteLevel", "Whitespace"}
 PRE_TOKENIZERS = SPLITTERS | {"CharDelimiterSplit", "Digits", "Punctuation", "Sequence", "Split", "UnicodeScripts"}
 MODELS = {"BPE", "Unigram", "WordLevel", "WordPiece"}
 POST_PROCESSORS = {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"}
-# They write the words of entities.
+# Decoders join tokens into the `word` of an entity.
 DECODERS = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"}
-ALLOWED = {"normalizer": NORMALIZERS, "pre_tokenizer": PRE_TOKENIZERS, "post_processor": POST_PROCESSORS}
-ALLOWED |= {"decoder": DECODERS}
+ALLOWED = {
+    "normalizer": NORMALIZERS,
+    "pre_tokenizer": PRE_TOKENIZERS,
+    "post_processor": POST_PROCESSORS,
+    "decoder": DECODERS,
+}
 
 MAX_PARTS = 32  # components of one kind, those inside sequences included
 MAX_GROWTH = 8  # of a text by all replacements together; Unicode's own forms come on top, at most 18-fold
@@ -124,6 +128,8 @@ def check_growth(kind: str, components: list[Mapping[str, Any]]) -> None:
     for part in components:
         if part["type"] == "Replace":
             growth *= max(1.0, len(part["content"]) / check_pattern(part["pattern"]))
+        elif part["type"] == "BPEDecoder" and not part["suffix"]:
+            raise ValueError("has a decoder with an empty suffix, must have at least one character")
         elif part["type"] == "Prepend" and len(part["prepend"]) > MAX_GROWTH:
             raise ValueError(
                 f"has a normalizer that prepends {len(part['prepend'])} characters, must be at most {MAX_GROWTH}"
@@ -171,6 +177,14 @@ def check_model(model: Mapping[str, Any]) -> None:
         raise ValueError(
             f"has a model with dropout {model['dropout']!r}, must be 0: a text would get other tokens each time"
         )
+    vocab = model.get("vocab") or {}
+    # Of two tokens with one id, the package says now one and now the other.
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    if len(set(ids)) < len(ids):
+        raise ValueError("has two tokens with one id, must have an id for each")
+    for token in vocab if isinstance(vocab, dict) else (piece for piece, _ in vocab):
+        if len(token) > MAX_WORD_CHARS:
+            raise ValueError(f"has a token of {len(token)} characters, must have at most {MAX_WORD_CHARS}")
     longest = model.get("max_input_chars_per_word") or 0
     if longest > MAX_WORD_CHARS:
         raise ValueError(f"has max_input_chars_per_word {longest}, must be at most {MAX_WORD_CHARS}")

@@ -14,7 +14,7 @@ from attenuator.ops.spec import SEED_HIGH
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered, check_certainty
-from attenuator.runtime.grouping import GROUPING, Grouped, apart, grouping
+from attenuator.runtime.grouping import GROUPING, Grouped, split_fields
 from attenuator.runtime.model import Model
 from attenuator.runtime.python_inputs import scalar
 from attenuator.runtime.request import (
@@ -60,12 +60,11 @@ class Call:
         values = {name: scalar(value) for name, value in fields.items()}
         check_names(model, values)
         stated = {name: value for name, value in values.items() if value is not None or name == "seed"}
-        brought, stated = apart(stated, model.knobs.names)
-        if isinstance(brought.get(LABELS), tuple):
-            brought[LABELS] = list(brought[LABELS])
-        if brought.get(MULTI_LABEL) is False:
-            del brought[MULTI_LABEL]
-        grouped = grouping(stated | brought, model.manifest)
+        if isinstance(stated.get(LABELS), tuple):
+            stated[LABELS] = list(stated[LABELS])
+        if stated.get(MULTI_LABEL) is False:
+            del stated[MULTI_LABEL]
+        grouped, stated = split_fields(stated, model.knobs.rows, model.manifest)
         windows = grouped.windows if isinstance(grouped, Tagging) else grouped
         if isinstance(windows, Windows):
             windows.most = None
@@ -115,9 +114,9 @@ class Call:
         if self.grouped is None:
             both = zip(map(model.predict, logits), answered.fields(), strict=True)
             return fields | {"predictions": tuple(self._prediction(scored, more) for scored, more in both)}
-        model.scores(np.vstack(logits))  # refuses what is not finite
+        scores = model.scores(np.vstack(logits))  # refuses what is not finite
         if isinstance(self.grouped, Tagging):
-            found = self.grouped.predictions(np.vstack(logits))
+            found = self.grouped.predictions(scores)
             return self.grouped.by_text(fields) | {"predictions": tuple(map(Prediction.model_validate, found))}
         predictions = tuple(self._prediction(scored, {}) for scored in self.grouped.predict(logits))
         return self.grouped.by_text(fields) | {"predictions": predictions}

@@ -32,19 +32,19 @@ class LongInput(Input):
     """An input that is read in windows.
 
     Attributes:
-        size: tokens of a window.
+        window: tokens of one; `size` is that of the whole text, as of other inputs.
         stride: tokens from the beginning of one to that of the next; None where they lie side by side.
         most: windows to make.
     """
 
-    size: int = 0
+    window: int = 0
     stride: int | None = None
     most: int = 1
 
     def encode(self, encoder: TextEncoder, truncate: bool) -> Encoded:
         """The first window, and with it the rest; errors as `TextEncoder.windows`."""
         first, *rest = encoder.windows(
-            self.text or "", self.text_pair, size=self.size, stride=self.stride, most=self.most, param=self.param
+            self.text or "", self.text_pair, size=self.window, stride=self.stride, most=self.most, param=self.param
         )
         return replace(first, rest=rest, truncated=sum(len(one.token_ids) for one in rest))
 
@@ -100,7 +100,7 @@ class Windows:
         for item in items:
             if item.text is None:
                 raise wrong(item.param, "is token ids", f"a text beside {JOIN}: they are used as given")
-            yield LongInput(item.param, item.text, item.text_pair, size=self.size, stride=self.stride, most=most)
+            yield LongInput(item.param, item.text, item.text_pair, window=self.size, stride=self.stride, most=most)
 
     def rows(self, encoded: Sequence[Encoded]) -> list[Encoded]:
         """The windows of all texts, those of one after each other.

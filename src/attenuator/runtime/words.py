@@ -41,7 +41,7 @@ class TokenSpans:
 
     def word(self, first: int, last: int) -> str:
         """What the tokens from one place to another are together, as the tokenizer's decoder joins them."""
-        return self.words.joined([self.token(place) for place in range(first, last + 1)])
+        return self.words.decode([self.token(place) for place in range(first, last + 1)])
 
 
 class Words:
@@ -62,7 +62,7 @@ class Words:
         """A token as the tokenizer writes it."""
         return self._tokenizer.id_to_token(token_id) or ""
 
-    def joined(self, tokens: Sequence[str]) -> str:
+    def decode(self, tokens: Sequence[str]) -> str:
         """Tokens as one text."""
         return " ".join(tokens) if self._decoder is None else str(self._decoder.decode(list(tokens)))
 
@@ -74,8 +74,8 @@ class Words:
 
         Args:
             encoding: of the text, special tokens included.
-            offsets: of the others, as they were before these came: the tokenizers package trims the spaces of tokens
-                once more then.
+            offsets: start and end of each token but the special ones, read before those were added, because adding
+                them trims spaces a second time.
             text: whole.
             before: characters of the text before the part that was tokenized.
         """

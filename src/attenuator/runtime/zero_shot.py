@@ -143,6 +143,8 @@ def entailment_of(manifest: Manifest) -> int:
     """
     labels = manifest.labels
     places = [place for place, label in enumerate(labels) if label.lower().startswith(ENTAILS)]
+    if manifest.reads_tokens:
+        places = []  # its labels are those of tokens
     if not places or len(labels) < 2:
         named = ", ".join(labels[:SHOWN_LABELS]) + (", .." if len(labels) > SHOWN_LABELS else "")
         allowed = f"a model of natural language inference, with a label that begins with '{ENTAILS}'"
