@@ -2,10 +2,19 @@
 
 import { byId, html } from "./dom.js";
 import { gain, opening } from "./calibration.js";
+import { findsEntities, kinds } from "./entities.js";
 import { aboutTokens, whole } from "./numbers.js";
 
 const TYPING_MS = 350; // after the last key, until what was typed counts
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
+
+function answers(model) {
+  if (model.task === "regression") return "a score";
+  return findsEntities(model) ? `${whole(kinds(model).length)} kinds of entities` : `${whole(model.labels.length)} labels`;
+}
+
+/** Whether an example is for such a model: those for entities carry their task. */
+const suits = (button, model) => findsEntities(button.dataset) === findsEntities(model);
 
 export class Asked {
   constructor(session, models, chosen) {
@@ -43,7 +52,8 @@ export class Asked {
   async open() {
     const [first] = [...this.models].sort((one, other) => gain(other) - gain(one));
     const buttons = [...document.querySelectorAll("[data-example]")];
-    await this.example(buttons.find((button) => button.dataset.model === first.name) ?? buttons.at(-1), first);
+    const its = buttons.find((button) => button.dataset.model === first.name);
+    await this.example(its ?? buttons.findLast((button) => suits(button, first)) ?? buttons.at(-1), first);
     if (!this.session.model) this.#choose(first); // the example could not be loaded
   }
 
@@ -57,14 +67,20 @@ export class Asked {
       return;
     }
     const [text] = request.inputs;
-    const longest = Math.max(...this.models.map((model) => model.max_tokens));
-    const roomiest = this.models.find((model) => model.max_tokens === longest);
-    const isTooLong = aboutTokens(text) > (this.session.model?.max_tokens ?? 0);
-    const model = wanted ?? this.#model(request.model) ?? (isTooLong ? roomiest : this.session.model);
+    const model = wanted ?? this.#model(request.model) ?? this.#stand(button, text);
     this.#show(text);
     this.picker.value = model.name;
     this.chosen(model);
     this.session.use(opening(model, text));
+  }
+
+  /** A model to stand in for the one of an example, which is not served: the present one, or that with most room. */
+  #stand(button, text) {
+    const suited = this.models.filter((model) => suits(button, model));
+    const [roomiest] = [...(suited.length ? suited : this.models)].sort((one, other) => other.max_tokens - one.max_tokens);
+    const { model } = this.session;
+    const fits = model && (suits(button, model) || !suited.length) && aboutTokens(text) <= model.max_tokens;
+    return fits ? model : roomiest;
   }
 
   #takeFiles() {
@@ -96,7 +112,6 @@ export class Asked {
     byId("length").textContent = text.trim()
       ? `${sent} characters${all > MOST_CHARACTERS ? " are sent" : ""}${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`
       : "Paste a text, or drop a file here.";
-    const labels = model.task === "regression" ? "a score" : `${whole(model.labels.length)} labels`;
-    byId("model-about").textContent = `${labels}, at most ${whole(model.max_tokens)} tokens, on ${model.device}`;
+    byId("model-about").textContent = `${answers(model)}, at most ${whole(model.max_tokens)} tokens, on ${model.device}`;
   }
 }

@@ -1,6 +1,7 @@
 /** The request of this moment as a command and as a program, to copy. */
 
 import { byId, html, say } from "./dom.js";
+import { findsEntities } from "./entities.js";
 import { CLASSIFY } from "./service.js";
 
 const LONG = 600; // characters of a text that are shown; all of them are copied
@@ -20,7 +21,7 @@ function literal(value) {
   return JSON.stringify(value); // strings and numbers of JSON are strings and numbers of Python
 }
 
-export function python(service, { inputs, ...options }) {
+export function python(service, { inputs, ...options }, hasEntities) {
   const url = service.base.replace(/\/$/, "");
   const key = service.key ? ', api_key=os.environ["ATTENUATOR_API_KEY"]' : "";
   const settings = Object.entries(options).map(([name, value]) => `        ${name}=${literal(value)},\n`);
@@ -28,7 +29,10 @@ export function python(service, { inputs, ...options }) {
     `${service.key ? "import os\n\n" : ""}from attenuator.clients import Client\n\n` +
     `with Client(${literal(url)}${key}) as client:\n` +
     `    answer = client.classify(\n        ${literal(inputs)},\n${settings.join("")}    )\n` +
-    "    for prediction in answer.predictions:\n        print(prediction.label, prediction.score)\n"
+    "    for prediction in answer.predictions:\n" +
+    (hasEntities
+      ? "        for entity in prediction.entities:\n            print(entity.label, entity.start, entity.end, entity.word)\n"
+      : "        print(prediction.label, prediction.score)\n")
   );
 }
 
@@ -37,6 +41,7 @@ const WRITERS = { curl, python };
 export class Snippets {
   #service = null;
   #request = null;
+  #hasEntities = false;
 
   constructor() {
     for (const kind of Object.keys(WRITERS))
@@ -47,16 +52,16 @@ export class Snippets {
     byId("code-card").hidden = !model || !text.trim();
     if (!model) return;
     const short = text.length > LONG ? `${text.slice(0, LONG)} … ${text.length - LONG} more characters` : text;
-    [this.#service, this.#request] = [service, request];
+    [this.#service, this.#request, this.#hasEntities] = [service, request, findsEntities(model)];
     for (const [kind, write] of Object.entries(WRITERS)) {
-      say(byId(`code-${kind}`), write(service, { ...request, inputs: [short] })); // a selection in it would be lost else
+      say(byId(`code-${kind}`), write(service, { ...request, inputs: [short] }, this.#hasEntities)); // a selection in it would be lost else
     }
     byId("code-cut").hidden = short === text;
   }
 
   async #copy(kind, button) {
     const label = button.textContent;
-    button.textContent = (await copied(WRITERS[kind](this.#service, this.#request))) ? "Copied" : "The browser did not allow it";
+    button.textContent = (await copied(WRITERS[kind](this.#service, this.#request, this.#hasEntities))) ? "Copied" : "The browser did not allow it";
     say(byId("spoken"), button.textContent);
     setTimeout(() => (button.textContent = label), 1600);
   }

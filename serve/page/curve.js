@@ -2,6 +2,7 @@
 
 import { calibrated, frontierOf, isRounded } from "./calibration.js";
 import { byId, drawing, html, svg } from "./dom.js";
+import { findsEntities } from "./entities.js";
 import { areExact, settingText } from "./knobs.js";
 import { axis, percent, plain, times, whole } from "./numbers.js";
 
@@ -93,8 +94,9 @@ export class Curve {
 
   draw(session, exactMs) {
     const { subject, model, tokens, knobs } = session;
-    byId("curve-figure").hidden = model.task === "regression" || !model.knobs.length;
+    byId("curve-figure").hidden = model.task === "regression" || findsEntities(model) || !model.knobs.length;
     const frontier = frontierOf(model, tokens);
+    byId("curve-note").hidden = !frontier && byId("curve-figure").hidden;
     const own = ownPoints(subject, exactMs);
     const points = frontier?.points ?? own.filter((point) => point.agreement !== null).sort((a, b) => a.time - b.time);
     caption(model, frontier);

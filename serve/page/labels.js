@@ -1,6 +1,7 @@
 /** Every label that matters beside its exact score: first those in which the two answers differ. */
 
 import { byId, html } from "./dom.js";
+import { findsEntities } from "./entities.js";
 import { score } from "./numbers.js";
 
 const LEAST_ROWS = 6; // labels that are compared, if there are as many
@@ -24,8 +25,8 @@ function rows(one, exact, model) {
 
 /** @param one the answer that is shown; null where there is none. */
 export function drawLabels({ subject, model }, one, isWaiting) {
-  byId("compare-card").hidden = !one;
-  if (!one) return;
+  byId("compare-card").hidden = !one || findsEntities(model);
+  if (byId("compare-card").hidden) return;
   const { exact } = subject;
   const { changed, shown } = rows(one, exact, model);
   const row = (label) => {

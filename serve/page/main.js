@@ -5,6 +5,7 @@ import { Certainty } from "./certainty.js";
 import { Snippets } from "./code.js";
 import { Curve } from "./curve.js";
 import { byId, holdingFocus, say } from "./dom.js";
+import { findsEntities, Marks } from "./entities.js";
 import { Goals } from "./goals.js";
 import { described } from "./knobs.js";
 import { drawLabels } from "./labels.js";
@@ -25,6 +26,7 @@ const goals = new Goals(session);
 const certainty = new Certainty(session);
 const sliders = new Sliders(session);
 const curve = new Curve(session);
+const marks = new Marks();
 let asked = null;
 let frame = 0;
 let speaking = 0;
@@ -57,10 +59,18 @@ function drawSession() {
   drawAnswer(session);
   drawTime(session);
   drawAgreement(session);
+  marks.draw(session, shown(session), isWaitedFor(session));
+  drawLabels(session, shown(session), isWaitedFor(session));
+  drawAgain(session);
+  snippets.draw(session, session.whole);
+}
+
+/** The text asked again and again: it has no picture where an answer has no one score, or is exact every time. */
+function drawAgain({ model }) {
+  byId("once-card").hidden = findsEntities(model) || !model.knobs.length;
+  if (byId("once-card").hidden) return;
   certainty.draw(session);
   drawSpread(session);
-  drawLabels(session, shown(session), isWaitedFor(session));
-  snippets.draw(session, session.whole);
 }
 
 function redraw() {

@@ -7,11 +7,14 @@ const MOST_SUBJECTS = 24;
 /** An answer of `POST /v1/classify` for one input, as the pictures need it. */
 export function reading(answer) {
   const [prediction] = answer.predictions;
-  const scores = new Map((prediction.scores ?? [prediction]).map((each) => [each.label, each.score]));
-  const decision = prediction.labels ? [...prediction.labels].sort().join("\n") : prediction.label;
+  const entities = prediction.entities?.map((each) => ({ ...each, key: `${each.label} ${each.start} ${each.end}` }));
+  const scores = new Map((entities ?? prediction.scores ?? [prediction]).map((each) => [each.key ?? each.label, each.score]));
+  const all = entities ? [...scores.keys()] : prediction.labels;
+  const decision = all ? [...all].sort().join("\n") : prediction.label;
   return {
     label: prediction.label,
     labels: prediction.labels,
+    entities, // of a token classifier; scores are then theirs, by `key`
     score: prediction.score,
     scores,
     decision,
@@ -51,7 +54,7 @@ export class Setting {
 
   /** Whether three seeds gave the very same scores: then nothing is sampled, and more would say nothing new. */
   get isFixed() {
-    const [first, ...rest] = this.readings.map((each) => [...each.scores.values()].join());
+    const [first, ...rest] = this.readings.map((each) => [each.score, ...each.scores.values()].join());
     return rest.length >= 2 && rest.every((each) => each === first);
   }
 }

@@ -3,6 +3,7 @@
 import { frontierOf, isRounded } from "./calibration.js";
 import { certaintyText } from "./certainty.js";
 import { byId } from "./dom.js";
+import { apart, counted, findsEntities, found } from "./entities.js";
 import { exactKnobs, settingText } from "./knobs.js";
 import { changedLabels } from "./labels.js";
 import { duration, percent, plain, score, shortened, times, whole } from "./numbers.js";
@@ -36,15 +37,18 @@ function against(one, { subject, model, isExact, isEmpty, expected }) {
   if (!subject.exact) return subject.refusal ? "no exact answer" : "the exact answer is on its way";
   if (model.task === "regression") return `exactly ${score(subject.exact.score)}`;
   if (one.decision === subject.exact.decision) return "as the exact answer";
+  if (one.entities) return apart(one, subject.exact);
   if (!one.labels) return `the exact answer is ${shortened(subject.exact.label, 40)}`;
   return `${count(changedLabels(one, subject.exact, model).length, "decision")} unlike the exact one`;
 }
 
+const brief = ({ entities, labels, label, scores }) => (entities ? counted(entities) : labels ? `${labels.length} of ${scores.size} labels` : label);
+
 export function drawAnswer(session) {
   const one = shown(session);
-  byId("answer").textContent = one ? (one.labels ? `${one.labels.length} of ${one.scores.size} labels` : one.label) : session.isEmpty ? "–" : "…";
-  byId("answer").title = one ? (one.labels ?? [one.label]).join(", ") : "";
-  byId("answer-score").textContent = one && !one.labels ? score(one.score) : "";
+  byId("answer").textContent = one ? brief(one) : session.isEmpty ? "–" : "…";
+  byId("answer").title = !one ? "" : one.entities ? found(session.text, one) : (one.labels ?? [one.label]).join(", ");
+  byId("answer-score").textContent = one && !one.labels && !one.entities ? score(one.score) : "";
   byId("answer-more").textContent = against(one, session);
   const { subject, setting, isExact } = session;
   byId("answer-more").classList.toggle("differs", Boolean(one && subject.exact && !isExact && one.decision !== subject.exact.decision));
@@ -114,7 +118,10 @@ function bar(id, ms, longest) {
   byId(id).style.width = ms ? `${Math.max(LEAST_BAR, (100 * ms) / longest)}%` : "0";
 }
 
-const agreementName = ({ task }) => (task === "regression" ? "Distance from exact" : "Same as exact");
+function agreementName(model) {
+  if (model.task === "regression") return "Distance from exact";
+  return findsEntities(model) ? "Same entities as exact" : "Same as exact";
+}
 
 /** How often answers at this setting are the exact ones, and what that was counted on: one figure, always of one kind. */
 function agreement({ setting, subject, isExact, model, expected, tokens }) {
@@ -142,12 +149,14 @@ export function drawAgreement(session) {
 
 /** What a screen reader says once the knob rests. */
 export function summary(session) {
-  const { setting, subject, isExact, isSampling, knobs, model } = session;
+  const { setting, subject, isExact, isSampling, knobs, model, text } = session;
   const one = setting?.readings[0];
   if (!one) return "";
   const exactMs = exactTime(session);
   const share = exactMs && !isExact ? `, ${percent(setting.computeMs / exactMs)} of the exact time` : "";
-  const all = [`${settingText(model, knobs)}: ${one.label}, ${score(one.score)}, ${duration(setting.computeMs)}${share}.`];
+  const where = model.knobs.length ? `${settingText(model, knobs)}: ` : "";
+  const what = one.entities ? found(text, one) : `${one.label}, ${score(one.score)}`;
+  const all = [`${where}${what}, ${duration(setting.computeMs)}${share}.`];
   if (subject.exact && !isExact && !isSampling) all.push(`${agreementName(model)}: ${agreement(session)[0]}.`);
   if (setting.certainty && !isExact) all.push(certaintyText(session));
   return all.join(" ").trim();

@@ -2,6 +2,7 @@
 
 import { certainty } from "./certainty.js";
 import { frontierOf } from "./calibration.js";
+import { findsEntities } from "./entities.js";
 import { areExact, exactKnobs } from "./knobs.js";
 import { Latest, pause } from "./latest.js";
 import { Memory, reading } from "./memory.js";
@@ -94,7 +95,8 @@ export class Session extends EventTarget {
   /** The request as it is sent first, but for its seed: without what would make it take longer. */
   request(knobs = this.goal ?? this.knobs) {
     const { name, labels } = this.model;
-    return { model: name, inputs: [this.text], ...knobs, seed: 0, top_k: labels.length, truncate: true };
+    const every = findsEntities(this.model) ? {} : { top_k: labels.length };
+    return { model: name, inputs: [this.text], ...knobs, seed: 0, ...every, truncate: true };
   }
 
   use({ model = this.model, text = this.text, knobs = this.knobs, goal = this.goal }, afterMs = 0) {

@@ -15,6 +15,7 @@ export class Sliders {
     const doc = (knob) => html("p", { class: "doc", id: `knob-${knob.name}-doc` }, html("code", null, knob.name), `: ${knob.doc}`);
     byId("knob-docs").replaceChildren(...model.knobs.map(doc));
     byId("no-knobs").hidden = model.knobs.length > 0;
+    for (const name of ["how", "bars", "settings"]) byId(name).hidden = !model.knobs.length; // nothing to turn, nothing to compare
   }
 
   #row(knob) {
