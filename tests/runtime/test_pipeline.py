@@ -129,17 +129,17 @@ def replacing() -> Tokenizer:
 
 PIPELINES = {"wordpiece": tiny.tokenizer, "replacing": replacing, "unigram": unigram, "byte level": byte_level}
 TEXTS = {
-    "words": "good film, the a " * 4000,
-    "spaces": ("plot" + " " * 60) * 600 + "bad",
-    "marks": "e\u0301 \u0301x \ufdfa na\u00efve n't\t" * 1500,
-    "ideographs": "\u6f22\u5b57\u3002" * 9000,
-    "special tokens": "[SEP]<mask> <mask> film <pad>" * 1500,
+    "words": "good film, the a " * 1000,
+    "spaces": ("plot" + " " * 60) * 150 + "bad",
+    "marks": "e\u0301 \u0301x \ufdfa na\u00efve n't\t" * 400,
+    "ideographs": "\u6f22\u5b57\u3002" * 2500,
+    "special tokens": "[SEP]<mask> <mask> film <pad>" * 400,
     "no end of word": "a" * 60000,
-    "punctuation": '"!,_(' * 12_000,
+    "punctuation": '"!,_(' * 3000,
     "exclamation marks": "!" * 59_999,
-    "tabs": "good\tfilm.plot\r" * 4000,
-    "html": "good<br />film!!!" * 3500,
-    "lines": "term\r\n\nlaw\u2028shall " * 3000,
+    "tabs": "good\tfilm.plot\r" * 1000,
+    "html": "good<br />film!!!" * 900,
+    "lines": "term\r\n\nlaw\u2028shall " * 800,
 }
 
 
