@@ -1,7 +1,9 @@
 """Seeded random hostile inputs for every operator: an error exactly where the contract is broken, never a crash.
 
-Meant to be run under AddressSanitizer and UndefinedBehaviorSanitizer as well (`scripts/sanitize.sh`).
+`scripts/sanitize.sh` runs them with more seeds under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
+
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 
 TRIALS = 150
+SEEDS = range(int(os.environ.get("FUZZ_SEEDS", "2")))
 LENGTHS = (0, 0, 1, 1, 2, 3, 7, 8, 9, 16, 17, 31, 65, 100, 257)
 LONG = (65, 80, 100, 130, 257)
 every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
@@ -34,7 +37,7 @@ def random_case(operator: Operator, rng: np.random.Generator) -> tuple[Case, dic
 
 
 @every_operator
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_any_shape_is_finite_and_independent_of_batch_and_threads(operator: Operator, seed: int) -> None:
     rng = np.random.default_rng([seed, 7, len(operator.name)])
     cases = [case for case in CASES if case.operator is operator]
@@ -51,7 +54,7 @@ def test_any_shape_is_finite_and_independent_of_batch_and_threads(operator: Oper
 
 
 @every_operator
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_contract_is_checked_whatever_comes(operator: Operator, seed: int) -> None:
     rng = np.random.default_rng([seed, len(operator.name)])
     refusals = 0
@@ -73,7 +76,7 @@ def test_contract_is_checked_whatever_comes(operator: Operator, seed: int) -> No
 
 
 @every_operator
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_hostile_rows_disturb_no_other_sequence(operator: Operator, seed: int) -> None:
     rng = np.random.default_rng([seed, 99, len(operator.name)])
     for _ in range(TRIALS // 3):
