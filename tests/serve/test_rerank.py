@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from schema_requests import ask, narrowed
+from schema_requests import accepted, ask, narrowed
 from schemathesis.generation import GenerationMode
 from service import Service
 
@@ -384,4 +384,4 @@ def test_requests_generated_from_the_description(ranker: Service) -> None:
     description["paths"] = {path: description["paths"][path] for path in (*PATHS, *SCORES)}
     counts = ask(ranker, description, 12, GenerationMode.POSITIVE)
     for path in (*PATHS, *SCORES):
-        assert counts[f"POST {path}", 200] > 2, counts
+        assert accepted(counts, f"POST {path}") > 0.75, counts

@@ -6,7 +6,7 @@
 import os
 
 import pytest
-from schema_requests import ask, narrowed
+from schema_requests import accepted, ask, narrowed
 from schemathesis.generation import GenerationMode
 from service import Service
 
@@ -27,5 +27,5 @@ def test_generated_requests_are_answered_as_described(service: Service, kind: st
     assert counts.total() >= REQUESTS // 3
     if kind == "narrowed":
         for path in CLASSIFIES:
-            assert counts[f"POST {path}", 200] > EACH // 4, counts
+            assert accepted(counts, f"POST {path}") > 0.75, counts
     service.good()

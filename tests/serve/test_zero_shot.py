@@ -10,7 +10,7 @@ from typing import Any
 import calibrations
 import pytest
 import tiny
-from schema_requests import ask, narrowed
+from schema_requests import accepted, ask, narrowed
 from schemathesis.generation import GenerationMode
 from service import Service
 
@@ -176,7 +176,7 @@ def test_other_routes_have_labels_of_the_model_alone(nli: Service) -> None:
 
 def test_generated_requests_with_labels_are_answered_as_described(nli: Service) -> None:
     description = nli.client.get("/openapi.json").json()
-    narrow = narrowed(description, nli.client.get("/v1/models").json()["models"], "nli")
+    narrow = narrowed(description, nli.client.get("/v1/models").json()["models"], "nli", without=())
     narrow["paths"] = {"/v1/classify": narrow["paths"]["/v1/classify"]}
     request = narrow["components"]["schemas"]["ClassifyRequest"]
     request["required"] = [*request["required"], "candidate_labels"]
@@ -184,4 +184,4 @@ def test_generated_requests_with_labels_are_answered_as_described(nli: Service) 
     request["properties"]["candidate_labels"]["items"] |= {"pattern": r"^\w"}
     request["properties"]["inputs"]["anyOf"] = request["properties"]["inputs"]["anyOf"][:1]
     counts = ask(nli, narrow, 40, GenerationMode.POSITIVE)
-    assert counts["POST /v1/classify", 200] > 20, counts
+    assert accepted(counts, "POST /v1/classify") > 0.75, counts
