@@ -25,8 +25,11 @@ CONVOLVING = {"yoso", "encoder-yoso"}
 # Of every family, and of each way to pool and to norm; the exact attention of MCA is softmax attention.
 # Attention that says what each token matters for; DeBERTa's is asked for as softmax.
 WEIGHING = attention_with("keep")
+# Backwards: beside tests/export/test_families.py each process would wait for the export that the other makes.
 SELECTING = [
-    (name, attention) for name, attention in CASES if attention in WEIGHING and name not in ONE_LAYER | CONVOLVING
+    (name, attention)
+    for name, attention in reversed(CASES)
+    if attention in WEIGHING and name not in ONE_LAYER | CONVOLVING
 ]
 # Of the knobs that an attention has besides.
 SAMPLED: dict[str, dict[str, float]] = {
