@@ -21,7 +21,8 @@ RANDOM_BLOCKS = choices_of("random_blocks")
 # The same by the attribute's name.
 CHOICES = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS, "random_blocks": RANDOM_BLOCKS}
 # By pooling, what keeps more labels at equal work
-# (benchmarks/operators/mca.md): a mean over many tokens evens random errors out.
+# (benchmarks/operators/mca.md): a mean over many tokens evens random errors out. Where every
+# token is classified it was not measured.
 DEFAULT_ESTIMATORS = {"first": "deterministic", "mean": "sampled", "none": "deterministic"}
 
 

@@ -108,7 +108,7 @@ def create_api(routes: Routes, engine: Engine) -> FastAPI:
 
     def example() -> Example:
         for name, model in engine.models.items():
-            return Example(name, tuple(model.manifest.labels))
+            return Example(name, tuple(model.manifest.labels), model.manifest.reads_tokens)
         return Example()
 
     app.openapi = lambda: described(example())  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ METRICS = "/metrics"
 MODEL = f"{MODELS}/{{name}}"
 LOWER_BOUNDS = {"from": "minimum", "above": "exclusiveMinimum"}
 FILM_LABELS, FILM_INPUTS = {"negative", "positive"}, ["A quiet, moving film.", "Two hours I want back."]
+TOKEN_INPUTS = ["My name is Maria Santos.", "Write to maria.santos@example.com."]
 
 Answers = dict[int | str, dict[str, Any]]
 
@@ -124,10 +125,11 @@ def schemas_of(kind: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What examples ask: a served model, None where none is loaded, and its labels."""
+    """What examples ask: a served model, None where none is loaded, its labels, and whether these are tokens'."""
 
     model: str | None = None
     labels: tuple[str, ...] = ()
+    of_tokens: bool = False
 
     @property
     def named(self) -> dict[str, str]:
@@ -137,6 +139,8 @@ class Example:
     @property
     def inputs(self) -> list[str]:
         """Two texts that the model could be asked."""
+        if self.of_tokens:
+            return TOKEN_INPUTS
         if not self.labels or {label.lower() for label in self.labels} == FILM_LABELS:
             return FILM_INPUTS
         return [f"A text about {label}." for label in (self.labels[0], self.labels[-1])]
@@ -145,7 +149,8 @@ class Example:
 def classify_body(example: Example) -> RequestBody:
     """The body of `POST /v1/classify`."""
     top_k = min(2, len(example.labels) or 2)
-    return RequestBody(ClassifyRequest, example.named | {"inputs": example.inputs, "top_k": top_k})
+    further = {} if example.of_tokens else {"top_k": top_k}
+    return RequestBody(ClassifyRequest, example.named | {"inputs": example.inputs} | further)
 
 
 def description(app: FastAPI, bodies: Mapping[str, RequestBody]) -> dict[str, Any]:

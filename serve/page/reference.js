@@ -38,7 +38,8 @@ function choose(models) {
     const { labels } = model;
     example = JSON.stringify((body.inputs = [labels[0], labels.at(-1)].map((label) => `A text about ${label}.`)));
   }
-  if (body.top_k) body.top_k = Math.min(body.top_k, model.labels.length);
+  if (model.task === "token_classification") delete body.top_k; // it is refused there
+  else if (body.top_k) body.top_k = Math.min(body.top_k, model.labels.length);
   part("body").value = JSON.stringify(body, null, 2);
 }
 

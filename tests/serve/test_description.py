@@ -145,6 +145,7 @@ def test_an_example_fits_the_model_that_it_names() -> None:
     assert films.inputs == FILM_INPUTS
     body = classify_body(Example("news", ("World", "Sports", "Business"))).example
     assert body == {"model": "news", "inputs": ["A text about World.", "A text about Business."], "top_k": 2}
+    assert "top_k" not in classify_body(Example("people", ("O", "B-PER"), of_tokens=True)).example
     assert classify_body(Example("stars", ("rating",))).example["top_k"] == 1, "no more labels than there are"
 
 

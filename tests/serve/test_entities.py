@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny
-from schema_requests import ask, narrowed
+from schema_requests import accepted, ask, narrowed
 from schemathesis.generation import GenerationMode
 from service import Service
 
@@ -117,19 +117,11 @@ def test_generated_requests_are_answered_as_described(service: Service) -> None:
     narrow = narrowed(description, service.client.get("/v1/models").json()["models"], "tags")
     narrow["paths"] = {"/v1/classify": narrow["paths"]["/v1/classify"]}
     fields = narrow["components"]["schemas"]["ClassifyRequest"]["properties"]
-    for name in (
-        "return_logits",
-        "candidate_labels",
-        "hypothesis_template",
-        "multi_label",
-        "window",
-        "stride",
-        "truncate",
-    ):
-        fields.pop(name, None)
+    for name in ("return_logits", "truncate"):
+        del fields[name]
     fields["inputs"] = {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,9}$"}, "minItems": 1}
     counts = ask(service, narrow, 40, GenerationMode.POSITIVE)
-    assert counts["POST /v1/classify", 200] > 30, counts
+    assert accepted(counts, "POST /v1/classify") > 0.75, counts
 
 
 def test_the_command_shows_them_and_writes_them_into_files(folder: Path, tmp_path: Path) -> None:

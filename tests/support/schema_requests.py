@@ -20,7 +20,7 @@ from schemathesis.schemas import APIOperation
 from service import Service
 from tiny import VOCAB
 
-from attenuator.classify_request import ZeroShot
+from attenuator.classify_request import EntityOptions, ZeroShot
 from attenuator.ops import KNOBS
 
 CHECKED = [
@@ -49,7 +49,7 @@ OTHER_CHOICES = {
     "max_tokens_per_doc",
 }
 # Fields that the description allows together, or with any value, and a service only in step with one another.
-IN_STEP = {"cascade", "join", "max_cost", "window_tokens", "stride_tokens"}
+IN_STEP = {"cascade", "join", "max_cost", "stride"}
 TENSORS = [
     {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["good film", "bad plot"]},
     {"name": "token_ids", "shape": [1, 3], "datatype": "INT64", "data": [2, 5, 3]},
@@ -80,7 +80,8 @@ def narrowed(
     """
     served = {model["name"]: model for model in models}[name]
     own = {knob["name"] for knob in served["knobs"]}
-    left_out = (KNOBS.keys() - own) | GOALS_AND_DEADLINES | OTHER_CHOICES | IN_STEP | set(without)
+    entities = () if served["task"] == "token_classification" else EntityOptions.model_fields
+    left_out = set(entities) | (KNOBS.keys() - own) | GOALS_AND_DEADLINES | OTHER_CHOICES | IN_STEP | set(without)
     narrow: dict[str, Any] = limit_ids(copy.deepcopy(description))
     schemas = narrow["components"]["schemas"]
     for kind, schema in schemas.items():

@@ -173,9 +173,8 @@ class TextEncoder:
         room = size - special - (0 if second is None else len(second))
         step = room if stride is None else stride
         check_room(size, room, step)
-        needed = room + (most - 1) * step
-        first, *_ = self._encode_part(text, param, needed)
-        first.truncate(needed)  # windows that nobody reads would take gigabytes
+        first, *_ = self._encode_part(text, param, room + (most - 1) * step)
+        first.truncate(room + (most - 1) * step)  # windows that nobody reads would take gigabytes
         first.truncate(room, stride=room - step)
         whole = self._tokenizer.post_process(first, second, True)
         parts = [whole, *whole.overflowing][:most]
