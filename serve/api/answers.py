@@ -24,7 +24,7 @@ from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.entities import Tagging
 from attenuator.runtime.explaining import Answered
-from attenuator.runtime.grouping import split_fields
+from attenuator.runtime.grouping import GROUPING, split_fields
 from attenuator.runtime.scores import ranked
 from attenuator.runtime.windows import Windows
 from attenuator.runtime.zero_shot import Candidates
@@ -196,8 +196,10 @@ class OwnForm(Form):
 
     def request(self, fields: Mapping[str, Any], model: Model) -> ParsedRequest:
         """The request as it is, or the rows that it asks about."""
-        grouped, others = split_fields(fields, model.knobs.rows, model.manifest)
-        parsed = parse_request(others, model, grouped)
+        grouped = None
+        if model.manifest.reads_tokens or not fields.keys().isdisjoint(GROUPING):
+            grouped, fields = split_fields(fields, model.knobs.rows, model.manifest)
+        parsed = parse_request(fields, model, grouped)
         self._top_k, self._with_logits = parsed.options.top_k, parsed.options.return_logits
         if isinstance(grouped, Candidates) and self._top_k is None:
             self._top_k = len(grouped.labels)

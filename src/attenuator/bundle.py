@@ -6,6 +6,7 @@ leaves the folder, and the SHA-256 of every file; running it (operator versions,
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -207,7 +208,7 @@ class Manifest(Record):
         """Token types are 0 to this number - 1; 1 for a model without token types, whose tokens are all of type 0."""
         return self.type_vocab_size if "token_type_ids" in self.inputs else 1
 
-    @property
+    @cached_property
     def reads_tokens(self) -> bool:
         """Whether there are logits for each token, in place of each sequence."""
         return self.task == "token_classification"

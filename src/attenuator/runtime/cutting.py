@@ -52,16 +52,6 @@ def part_of(text: str, size: int, marks: tuple[str, ...], side: Literal["left", 
     return text[min((at for at in places if at >= 0), default=len(text)) :]
 
 
-def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:
-    """Whether no stretch of a text without one of the marks is longer than `size` characters."""
-    start = 0
-    while len(text) - start > size:
-        start = 1 + max((text.rfind(mark, start, start + size + 1) for mark in marks), default=-1)
-        if not start:
-            return False
-    return True
-
-
 def check_room(size: int, room: int, step: int) -> None:
     """Refuses, with InvalidRequest, windows in which no token of a text fits, or between which some would lie.
 

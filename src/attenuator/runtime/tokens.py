@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from attenuator.api import INPUT_FIELDS, INPUT_KINDS, TextInput, TokenInput
 from attenuator.bundle import Manifest
 from attenuator.errors import BundleError, EngineError, InputTooLong, InvalidRequest, UnknownField
-from attenuator.ops.knobs import shown, whole_number
-from attenuator.runtime.cutting import check_room, cut, part_of, unbroken_within
+from attenuator.ops.knobs import shown
+from attenuator.runtime.cutting import check_room, cut, part_of
 from attenuator.runtime.pipeline import splits_at
+from attenuator.runtime.token_ids import Ids, whole_numbers
 from attenuator.runtime.words import TokenSpans, Words
 
-Ids = npt.NDArray[np.int64]
 CHARS_PER_TOKEN = 16  # a text with more characters than this for each token allowed seldom fits
 NEARBY_CHARS = 64  # where a text is cut, tokens may differ as far away as this
 TOKENS_PER_CHAR = 4  # at most: one for each byte of the character in UTF-8
@@ -343,30 +342,20 @@ class Input:
         return encoder.encode(self.text or "", self.text_pair, truncate=truncate, fixed=self.fixed_pair, **names)
 
 
-def whole_numbers(values: Sequence[int], size: int, param: str) -> Ids:
-    """Numbers from 0 to size - 1 as int64.
-
-    Raises:
-        InvalidRequest: names the first value that is not one.
-    """
-    # One pass in C for what is nearly always right; the slow one only to name the culprit.
-    if set(map(type, values)) != {int} or min(values) < 0 or max(values) >= size:
-        allowed = f"whole numbers from 0 to {size - 1}" if size > 1 else "0: this model has no token types"
-        for index, value in enumerate(values):
-            number = whole_number(value)
-            if number is None or not 0 <= number < size:
-                raise InvalidRequest(
-                    f"{param}[{index}] is {shown(value)}, must be {allowed}",
-                    param=f"{param}[{index}]",
-                    allowed=allowed,
-                )
-    return np.array(values, dtype=np.int64)
-
-
 def no_tokens(param: str) -> InvalidRequest:
     """The error for a text of which the tokenizer leaves nothing."""
     allowed = "a text with at least one token"
     return InvalidRequest(f"{param} has no tokens, must be {allowed}", param=param, allowed=allowed)
+
+
+def unbroken_within(text: str, size: int, marks: tuple[str, ...]) -> bool:
+    """Whether no stretch of a text without one of the marks is longer than `size` characters."""
+    start = 0
+    while len(text) - start > size:
+        start = 1 + max((text.rfind(mark, start, start + size + 1) for mark in marks), default=-1)
+        if not start:
+            return False
+    return True
 
 
 def check_text(text: str, param: str) -> None:
