@@ -215,10 +215,7 @@ def classify(
     options |= {"min_agreement": min_agreement, "max_latency_ms": max_latency_ms}
     options |= {"candidate_labels": candidate_labels, "hypothesis_template": hypothesis_template}
     options |= {"join": join, "stride": stride, "aggregation": aggregation}
-    if join is None:  # without it, `window` is a knob
-        knobs["window"] = window
-    else:
-        options["window"] = window
+    (knobs if join is None else options).update(window=window)  # without `join` it is a knob
     switches = {"explain": explain, "escalate": escalate, "truncate": truncate, "return_logits": return_logits}
     switches["multi_label"] = multi_label
     body = {"inputs": several, **_fields(seed, degradable_to, options, switches, knobs)}

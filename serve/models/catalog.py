@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from attenuator.bundle import MANIFEST, MODEL, Manifest, read_manifest
+from attenuator.bundle import MANIFEST, MODEL, Manifest, manifest_content, parse_manifest
 from attenuator.errors import AttenuatorError, BundleError, InvalidRequest, NotReady, UnknownModel
 from attenuator.runtime import Device, Model, choose, load
 from attenuator.runtime.calibrated import exact_by_default
@@ -138,7 +138,8 @@ class Catalog:
             NotReady: the service was stopped meanwhile.
         """
         async with self._changing:
-            check_name(await self._in_thread(partial(read_manifest, folder)), name)  # before it takes a minute to load
+            said = await self._in_thread(lambda: parse_manifest(manifest_content(folder), folder))
+            check_name(said, name)  # before it takes a minute to load
             model = await self._in_thread(partial(self._load, folder))
             check_name(model.manifest, name)  # the bundle may have been replaced meanwhile
             speed = await self._in_thread(partial(self._warm_up, model))

@@ -239,6 +239,7 @@ def test_fitting_is_for_multi_label_models(checkpoint: Get, tmp_path: Path) -> N
 def test_labelled_texts_that_cannot_be_used(records: list[Any], sentence: str, checkpoint: Get, tmp_path: Path) -> None:
     source = load_source(str(checkpoint("bert-multi-label")))
     manifest = Manifest.model_construct(
+        task="multi_label",
         labels=LABELS,
         inputs=[],
         max_tokens=70,

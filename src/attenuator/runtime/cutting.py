@@ -4,8 +4,11 @@ from typing import Literal
 
 from tokenizers import Encoding
 
+from attenuator.classify_request import LongTexts
 from attenuator.errors import InvalidRequest
 from attenuator.ops.knobs import shown
+
+_, SIZE, STRIDE = LongTexts.model_fields
 
 
 def cut(
@@ -60,14 +63,10 @@ def check_room(size: int, room: int, step: int) -> None:
         room: those of them that are the text's.
         step: from the beginning of a window to that of the next.
     """
-    for name, value, allowed in (
-        (
-            "window",
-            size if room < 1 else None,
-            f"at least {size - room + 1}: special tokens and a second text fill the rest",
-        ),
-        ("stride", step if step > room else None, f"at most {room}, as many as a window has of the text"),
-    ):
+    fewest = f"at least {size - room + 1}: special tokens and a second text fill the rest"
+    most = f"at most {room}, as many as a window has of the text"
+    too_small, too_wide = size if room < 1 else None, step if step > room else None
+    for name, value, allowed in ((SIZE, too_small, fewest), (STRIDE, too_wide, most)):
         if value is not None:
             raise InvalidRequest(
                 f"{name} is {shown(value)}, must be {allowed}", param=name, allowed=allowed.partition(":")[0]
