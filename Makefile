@@ -49,7 +49,7 @@ $(VENV)/.ray: $(VENV)/.setup
 setup: $(VENV)/.setup ## a .venv with everything and the built operators
 
 demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=...)
-	$(BIN)/attenuator serve examples/bundles --host 127.0.0.1 --port $(PORT) || \
+	@$(BIN)/attenuator serve examples/bundles --host 127.0.0.1 --port $(PORT) || \
 		{ code=$$?; echo 'if the port is taken: make demo PORT=8001' >&2; exit $$code; }
 
 test: $(VENV)/.setup cuda-on-host ## every test
