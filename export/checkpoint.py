@@ -73,11 +73,12 @@ def sequence_classifier(model_type: str) -> str:
     return str(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[model_type])
 
 
-def token_classifier(model_type: str) -> str:
-    """The name of the class of transformers that a family's token classifiers are."""
+def is_token_classifier(config: Any) -> bool:
+    """Whether a checkpoint's config names the class of transformers that its family's token classifiers are."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
-    return str(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[model_type])
+    own = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[config.model_type]
+    return own in (config.architectures or [])
 
 
 def load_model(folder: Path, model_type: str) -> nn.Module:
@@ -122,7 +123,7 @@ def load_transformers(folder: Path) -> nn.Module:
     refuse_other_class(folder, config)
     architecture_of(config.model_type).check(config)
     kind = transformers.AutoModelForSequenceClassification
-    if token_classifier(config.model_type) in (config.architectures or []):
+    if is_token_classifier(config):
         kind = transformers.AutoModelForTokenClassification
     model, info = pretrained(folder, config, kind, attn_implementation="eager")
     refuse_other_model(config, info)
@@ -133,7 +134,7 @@ def load_transformers(folder: Path) -> nn.Module:
 def refuse_other_class(folder: Path, config: Any) -> None:
     """Refuses a checkpoint that says it is anything but its family's sequence or token classifier."""
     own, classes = sequence_classifier(config.model_type), config.architectures or []
-    if not classes or own in classes or token_classifier(config.model_type) in classes:
+    if not classes or own in classes or is_token_classifier(config):
         return
     task = next((title for ending, title in TASKS.items() if classes[0].endswith(ending)), None)
     if (folder / MODULES).is_file() and not read_cross_encoder(folder):

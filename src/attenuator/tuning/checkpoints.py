@@ -17,11 +17,11 @@ from attenuator.bundle import TRAINED_POSITIONS, Task
 from attenuator.errors import ExportError
 from attenuator.export.architectures import architecture_of
 from attenuator.export.checkpoint import (
+    is_token_classifier,
     pretrained,
     read_model_type,
     refuse_left_out,
     refuse_no_numbers,
-    token_classifier,
 )
 from attenuator.export.eager import token_types
 from attenuator.export.encoder import Encoder, EncoderConfig
@@ -277,7 +277,7 @@ def load_transformers(folder: Path, config: Any, is_fresh: bool) -> tuple[Any, l
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     family = architecture_of(config.model_type)
-    if not is_fresh and token_classifier(config.model_type) in (config.architectures or []):
+    if not is_fresh and is_token_classifier(config):
         raise ExportError(f"the checkpoint '{folder}' classifies tokens, must classify whole texts")
     family.check(config)
     family.check_training(config)
