@@ -320,6 +320,8 @@ export interface ModelInfo {
   task: "single_label" | "multi_label" | "regression" | "token_classification";
   /** the labels, in the order of the logits; of a regression, the name of its score */
   labels: readonly string[];
+  /** whether POST /v1/rerank takes it: it has one output for a text */
+  ranks?: boolean;
   /** tokens of the longest input, special tokens included */
   max_tokens: number;
   /** the knobs that a request may set */

@@ -332,6 +332,7 @@ def model_info(model: Model) -> ModelInfo:
         device=model.device_name,
         task=manifest.task,
         labels=tuple(manifest.labels),
+        ranks=manifest.ranks,
         max_tokens=manifest.max_tokens,
         knobs=tuple(KnobInfo.of(knob) for knob in model.knobs.rows.values()),
         calibration=_calibration_info(model),

@@ -325,6 +325,7 @@ class ModelInfo(Answer):
     labels: tuple[str, ...] = Field(
         description="the labels, in the order of the logits; of a regression, the name of its score"
     )
+    ranks: bool = Field(False, description=f"whether POST {RERANK} takes it: it has one output for a text")
     max_tokens: int = Field(description="tokens of the longest input, special tokens included")
     knobs: tuple[KnobInfo, ...] = Field(description="the knobs that a request may set")
     calibration: CalibrationInfo | None = Field(

@@ -214,6 +214,11 @@ class Manifest(Record):
         return self.task == "token_classification"
 
     @property
+    def ranks(self) -> bool:
+        """Whether it may rank documents: a text has one output. Nothing says whether it was trained on pairs."""
+        return len(self.labels) == 1 and not self.reads_tokens
+
+    @property
     def rounded(self) -> bool:
         """Whether even its exact answers differ from the checkpoint's, which are those in fp32."""
         return self.precision != "fp32"
@@ -241,7 +246,7 @@ class Manifest(Record):
                 raise ValueError(f"label {index} has {len(label)} characters, must have at most {MAX_LABEL_CHARACTERS}")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels has a label twice, must be different labels")
-        if self.task == "regression" and len(self.labels) != 1:
+        if self.task == "regression" and not self.ranks:
             raise ValueError(f"labels has {len(self.labels)} names, must have one: the task is regression")
         if self.task in ("regression", "token_classification") and self.thresholds:
             raise ValueError(f"thresholds is set, must be empty: the task is {self.task}")
@@ -276,14 +281,7 @@ class Manifest(Record):
 
 
 def revision(files: dict[str, str]) -> str:
-    """Hash that names a bundle's exact content.
-
-    Args:
-        files: SHA-256 by file name.
-
-    Returns:
-        SHA-256 over the sorted lines `<sha256>  <name>`.
-    """
+    """The SHA-256 that names a bundle's exact content, over sorted lines `<sha256>  <name>`, from that of each file."""
     lines = "".join(f"{files[name]}  {name}\n" for name in sorted(files))
     return hashlib.sha256(lines.encode()).hexdigest()
 

@@ -373,6 +373,14 @@ def test_info_says_that_the_model_ranks(ranker: Service) -> None:
     assert info["model_type"] == {"reranker": {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}}
 
 
+def test_the_list_of_models_says_which_of_them_rank(ranker: Service) -> None:
+    models = {each["name"]: each["ranks"] for each in ranker.client.get("/v1/models").json()["models"]}
+    assert models == {"rank": True, "yoso": False, "multi": False}
+    for name, ranks in models.items():
+        answer = ranker.client.post("/v1/rerank", json={"model": name, "query": QUERY, "documents": DOCUMENTS})
+        assert answer.is_success == ranks, name
+
+
 def test_the_reference_says_which_bodies_a_route_takes(ranker: Service) -> None:
     link = '<a href="#{0}">{0}</a>'.format
     assert f"{link('RerankRequest')} or {link('RankRequest')}" in ranker.client.get("/docs").text

@@ -222,7 +222,7 @@ def info(model: Model, settings: ServeSettings) -> Info:
         model_id=model.manifest.name,
         model_sha=model.manifest.revision,
         model_dtype=model.manifest.precision,
-        model_type=Reranker(reranker=both) if len(labels) == 1 else Classifier(classifier=both),
+        model_type=Reranker(reranker=both) if model.manifest.ranks else Classifier(classifier=both),
         max_concurrent_requests=settings.max_requests,
         max_input_length=model.manifest.max_tokens,
         max_batch_tokens=settings.max_batch_tokens,

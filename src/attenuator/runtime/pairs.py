@@ -24,7 +24,7 @@ TEXT = next(iter(TextInput.model_fields))  # the one field of a document that is
 
 def check_reranker(manifest: Manifest, otherwise: str, param: str = "model") -> None:
     """Refuses a model that does not rank and that a field names; `otherwise` says what to ask of it instead."""
-    if len(manifest.labels) != 1:
+    if not manifest.ranks:
         kind = f"is '{manifest.name}', a {manifest.task} classifier with {len(manifest.labels)} labels"
         raise wrong(param, kind, "a reranker, which has one output", f": {otherwise}")
 

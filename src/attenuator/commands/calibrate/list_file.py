@@ -122,7 +122,7 @@ def refuse_several_outputs(model: Model) -> None:
         InvalidRequest: it has several outputs.
     """
     manifest = model.manifest
-    if len(manifest.labels) != 1:
+    if not manifest.ranks:
         raise InvalidRequest(
             f"the data holds lists, which take a reranker, with one output, but '{manifest.name}' is a "
             f"{manifest.task} classifier with {len(manifest.labels)} labels: give texts"

@@ -55,7 +55,7 @@ def references_of(reference: Path | None, folder: Path, manifest: Manifest, *, l
 
 def _check_larger(reference: Path, other: Manifest, folder: Path, manifest: Manifest) -> None:
     """Refuses what cannot score the documents of lists again."""
-    if len(other.labels) != 1:
+    if not other.ranks:
         raise InvalidRequest(
             f"--reference {reference} has {len(other.labels)} outputs, must have one to order the documents of lists"
         )
