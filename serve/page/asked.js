@@ -1,28 +1,34 @@
-/** What is asked: a text, typed, dropped or an example, and the model that reads it. */
+/** What is asked: a text, typed, dropped or an example, and the model that reads it or, by a query, ranks its lines. */
 
 import { byId, html } from "./dom.js";
 import { gain, opening } from "./calibration.js";
 import { findsEntities, kinds } from "./entities.js";
-import { aboutTokens, whole } from "./numbers.js";
+import { aboutTokens, count, whole } from "./numbers.js";
+import { asRanker, documentsIn, isRanking } from "./ranking.js";
 
 const TYPING_MS = 350; // after the last key, until what was typed counts
 const MOST_CHARACTERS = 3_000_000; // the service takes bodies of 4 MiB unless it is set otherwise
 
 function answers(model) {
+  if (isRanking(model)) return "ranks documents";
   if (model.task === "regression") return "a score";
   return findsEntities(model) ? `${whole(kinds(model).length)} kinds of entities` : `${whole(model.labels.length)} labels`;
 }
 
-/** Whether an example is for such a model: those for entities carry their task. */
-const suits = (button, model) => findsEntities(button.dataset) === findsEntities(model);
+/** Whether an example is for such a model: those for entities carry their task, and none is a list to rank. */
+const suits = (button, model) => !model.ranks && findsEntities(button.dataset) === findsEntities(model);
 
 export class Asked {
   constructor(session, models, chosen) {
     Object.assign(this, { session, models, chosen });
     this.text = byId("text");
+    this.query = byId("query");
+    this.rankOn = byId("rank-on");
     this.picker = byId("model");
     this.picker.replaceChildren(...models.map((model) => html("option", null, model.name)));
     this.picker.addEventListener("change", () => this.#choose(this.#model(this.picker.value)));
+    this.rankOn.addEventListener("change", () => this.#choose(this.#model(this.picker.value)));
+    this.query.addEventListener("input", () => session.use({ query: this.query.value }, TYPING_MS));
     this.text.addEventListener("input", () => this.#read(this.text.value, TYPING_MS));
     this.#takeFiles();
     for (const button of document.querySelectorAll("[data-example]"))
@@ -33,9 +39,12 @@ export class Asked {
     return this.models.find((model) => model.name === name);
   }
 
-  #choose(model) {
-    this.chosen(model);
-    this.session.use(opening(model, this.session.text));
+  /** Takes a model, which ranks if it can and is not asked for one text. */
+  #choose(model, text = this.session.text) {
+    const asked = model.ranks && this.rankOn.checked ? asRanker(model) : model;
+    this.picker.value = model.name;
+    this.chosen(asked);
+    this.session.use(opening(asked, text));
   }
 
   #read(text, afterMs = 0) {
@@ -50,7 +59,11 @@ export class Asked {
 
   /** Opens with the model that gains most at the same answers, and with an example for it if there is one. */
   async open() {
-    const [first] = [...this.models].sort((one, other) => gain(other) - gain(one));
+    const [first] = [...this.models].sort((one, other) => gain(other) - gain(one) || one.ranks - other.ranks);
+    if (first.ranks) {
+      this.#choose(first); // no example has a query
+      return;
+    }
     const buttons = [...document.querySelectorAll("[data-example]")];
     const its = buttons.find((button) => button.dataset.model === first.name);
     await this.example(its ?? buttons.findLast((button) => suits(button, first)) ?? buttons.at(-1), first);
@@ -69,16 +82,14 @@ export class Asked {
     const [text] = request.inputs;
     const model = wanted ?? this.#model(request.model) ?? this.#stand(button, text);
     this.#show(text);
-    this.picker.value = model.name;
-    this.chosen(model);
-    this.session.use(opening(model, text));
+    this.#choose(model, text);
   }
 
   /** A model to stand in for the one of an example, which is not served: the present one, or that with most room. */
   #stand(button, text) {
     const suited = this.models.filter((model) => suits(button, model));
     const [roomiest] = [...(suited.length ? suited : this.models)].sort((one, other) => other.max_tokens - one.max_tokens);
-    const { model } = this.session;
+    const model = this.#model(this.session.model?.name);
     const fits = model && (suits(button, model) || !suited.length) && aboutTokens(text) <= model.max_tokens;
     return fits ? model : roomiest;
   }
@@ -105,13 +116,20 @@ export class Asked {
   }
 
   draw({ text, answer, model }) {
-    const tokens = answer?.tokens[0];
-    const cut = tokens >= model.max_tokens ? `: all that this model reads; the rest is cut off` : "";
-    const all = this.text.value.length;
-    const sent = all > MOST_CHARACTERS ? `Only the first ${whole(MOST_CHARACTERS)} of ${whole(all)}` : whole(text.length);
-    byId("length").textContent = text.trim()
-      ? `${sent} characters${all > MOST_CHARACTERS ? " are sent" : ""}${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`
-      : "Paste a text, or drop a file here.";
+    const isList = isRanking(model);
+    byId("rank-line").hidden = !model.ranks;
+    byId("query-line").hidden = !isList;
+    byId("text-label").textContent = isList ? "Documents, one a line" : "Text";
+    byId("length").textContent = text.trim() ? this.#size(text, answer?.tokens[0], model) : "Paste a text, or drop a file here.";
     byId("model-about").textContent = `${answers(model)}, at most ${whole(model.max_tokens)} tokens, on ${model.device}`;
+  }
+
+  /** How long what is asked is, in words. */
+  #size(text, tokens, model) {
+    const all = this.text.value.length;
+    const counts = isRanking(model) ? count(documentsIn(text).length, "document") : `${whole(text.length)} characters`;
+    const cut = !isRanking(model) && tokens >= model.max_tokens ? ": all that this model reads; the rest is cut off" : "";
+    const sent = all > MOST_CHARACTERS ? `Only the first ${whole(MOST_CHARACTERS)} of ${whole(all)} characters are sent` : counts;
+    return `${sent}${tokens ? `, ${whole(tokens)} tokens${cut}` : ""}`;
   }
 }

@@ -2,8 +2,8 @@
 
 import { calibrated, frontierOf, isRounded } from "./calibration.js";
 import { byId, drawing, html, svg } from "./dom.js";
-import { findsEntities } from "./entities.js";
 import { areExact, settingText } from "./knobs.js";
+import { scoresLabels } from "./labels.js";
 import { axis, percent, plain, times, whole } from "./numbers.js";
 
 const FEW = 3; // seeds below which their share says nothing
@@ -94,7 +94,7 @@ export class Curve {
 
   draw(session, exactMs) {
     const { subject, model, tokens, knobs } = session;
-    byId("curve-figure").hidden = model.task === "regression" || findsEntities(model) || !model.knobs.length;
+    byId("curve-figure").hidden = model.task === "regression" || !scoresLabels(model) || !model.knobs.length;
     const frontier = frontierOf(model, tokens);
     byId("curve-note").hidden = !frontier && byId("curve-figure").hidden;
     const own = ownPoints(subject, exactMs);

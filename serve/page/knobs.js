@@ -73,9 +73,9 @@ export const areExact = (model, knobs) => model.knobs.every((knob) => knob.isExa
 
 export const defaultKnobs = (model) => Object.fromEntries(model.knobs.map((knob) => [knob.name, knob.default]));
 
-/** Every knob of a model by what it counts, with its value in words. */
+/** Every knob of a model by what it counts, with its value in words; then what a ranking scores again. */
 export const settingText = (model, values) =>
-  model.knobs.map((knob) => `${knob.unit} ${knob.text(values[knob.name])}`).join(", ");
+  [...model.knobs.map((knob) => `${knob.unit} ${knob.text(values[knob.name])}`), ...(values.rescore ? [`best ${values.rescore} again, exactly`] : [])].join(", ");
 
 /** A served model as `GET /v1/models` describes it, with sliders' stops in place of bare knobs. */
 export const described = (info) => ({ ...info, knobs: info.knobs.map((knob) => new Knob(knob)) });

@@ -3,8 +3,12 @@
 import { byId, html } from "./dom.js";
 import { findsEntities } from "./entities.js";
 import { score } from "./numbers.js";
+import { isRanking } from "./ranking.js";
 
 const LEAST_ROWS = 6; // labels that are compared, if there are as many
+
+/** Whether a model answers one text with scores of labels, not with entities or an order of documents. */
+export const scoresLabels = (model) => !findsEntities(model) && !isRanking(model);
 
 /** The labels of which one answer says what the exact one does not. */
 export function changedLabels(one, exact, { labels }) {
@@ -25,7 +29,7 @@ function rows(one, exact, model) {
 
 /** @param one the answer that is shown; null where there is none. */
 export function drawLabels({ subject, model }, one, isWaiting) {
-  byId("compare-card").hidden = !one || findsEntities(model);
+  byId("compare-card").hidden = !one || !scoresLabels(model);
   if (byId("compare-card").hidden) return;
   const { exact } = subject;
   const { changed, shown } = rows(one, exact, model);

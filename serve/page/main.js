@@ -5,12 +5,13 @@ import { Certainty } from "./certainty.js";
 import { Snippets } from "./code.js";
 import { Curve } from "./curve.js";
 import { byId, holdingFocus, say } from "./dom.js";
-import { findsEntities, Marks } from "./entities.js";
+import { Marks } from "./entities.js";
 import { Goals } from "./goals.js";
 import { described } from "./knobs.js";
-import { drawLabels } from "./labels.js";
+import { drawLabels, scoresLabels } from "./labels.js";
 import { pause } from "./latest.js";
 import { Notices } from "./notices.js";
+import { drawRanking, Rescore } from "./ranking.js";
 import { drawAgreement, drawAnswer, drawTime, exactTime, isWaitedFor, shown, summary } from "./results.js";
 import { Service } from "./service.js";
 import { Session } from "./session.js";
@@ -27,6 +28,7 @@ const certainty = new Certainty(session);
 const sliders = new Sliders(session);
 const curve = new Curve(session);
 const marks = new Marks();
+const rescore = new Rescore(session);
 let asked = null;
 let frame = 0;
 let speaking = 0;
@@ -56,10 +58,12 @@ function drawSession() {
   sliders.draw(session);
   asked.draw(session);
   goals.draw(session);
+  rescore.draw(session);
   drawAnswer(session);
   drawTime(session);
   drawAgreement(session);
   marks.draw(session, shown(session), isWaitedFor(session));
+  drawRanking(session, shown(session), isWaitedFor(session));
   drawLabels(session, shown(session), isWaitedFor(session));
   drawAgain(session);
   snippets.draw(session, session.whole);
@@ -67,7 +71,7 @@ function drawSession() {
 
 /** The text asked again and again: it has no picture where an answer has no one score, or is exact every time. */
 function drawAgain({ model }) {
-  byId("once-card").hidden = findsEntities(model) || !model.knobs.length;
+  byId("once-card").hidden = !scoresLabels(model) || !model.knobs.length;
   if (byId("once-card").hidden) return;
   certainty.draw(session);
   drawSpread(session);

@@ -4,17 +4,20 @@ import { median } from "./numbers.js";
 
 const MOST_SUBJECTS = 24;
 
-/** An answer of `POST /v1/classify` for one input, as the pictures need it. */
+/** An answer of `POST /v1/classify` for one input, or one of its shape, as the pictures need it. */
 export function reading(answer) {
   const [prediction] = answer.predictions;
   const entities = prediction.entities?.map((each) => ({ ...each, key: `${each.label} ${each.start} ${each.end}` }));
   const scores = new Map((entities ?? prediction.scores ?? [prediction]).map((each) => [each.key ?? each.label, each.score]));
   const all = entities ? [...scores.keys()] : prediction.labels;
-  const decision = all ? [...all].sort().join("\n") : prediction.label;
+  const decision = prediction.order?.join() ?? (all ? [...all].sort().join("\n") : prediction.label);
   return {
     label: prediction.label,
     labels: prediction.labels,
     entities, // of a token classifier; scores are then theirs, by `key`
+    order: prediction.order, // of a ranking: the documents by their places in the list, which scores are then by
+    results: prediction.results,
+    steps: prediction.steps, // of a ranking
     score: prediction.score,
     scores,
     decision,
@@ -83,8 +86,8 @@ class Subject {
 export class Memory {
   #subjects = new Map();
 
-  subject(model, text) {
-    const name = `${model.name} ${model.revision} ${text}`;
+  subject(model, text, query) {
+    const name = JSON.stringify([model.name, model.revision, model.task, query, text]);
     const subject = this.#subjects.get(name) ?? new Subject();
     this.#subjects.delete(name); // and in again as the newest
     this.#subjects.set(name, subject);

@@ -2,6 +2,9 @@
 
 export const whole = (number) => Math.round(number).toLocaleString("en");
 
+/** So many of something whose plural is regular. */
+export const count = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 /** Tokens of a text that no answer has counted yet, by the English rule of thumb. */
 export const aboutTokens = (text) => Math.ceil(text.length / 5);
 

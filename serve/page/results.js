@@ -6,7 +6,8 @@ import { byId } from "./dom.js";
 import { apart, counted, findsEntities, found } from "./entities.js";
 import { exactKnobs, settingText } from "./knobs.js";
 import { changedLabels } from "./labels.js";
-import { duration, percent, plain, score, shortened, times, whole } from "./numbers.js";
+import { count, duration, percent, plain, score, shortened, times, whole } from "./numbers.js";
+import { isRanking, moved } from "./ranking.js";
 
 const LEAST_BAR = 0.4; // percent of the width: a bar is seen however short the time
 
@@ -25,19 +26,18 @@ export function shown({ setting, subject, isExact }) {
   return (isExact ? subject.exact : null) ?? setting.readings[0] ?? subject.latest;
 }
 
-export const isWaitedFor = ({ setting, subject, isExact }) => !setting.readings.length && !(isExact && subject.exact);
-
-const count = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+export const isWaitedFor = ({ setting, subject, isExact, isEmpty }) => !isEmpty && !setting.readings.length && !(isExact && subject.exact);
 
 /** How the shown answer stands to the exact one, in words. */
 function against(one, { subject, model, isExact, isEmpty, expected }) {
-  if (isEmpty) return "Type a text, or choose an example.";
+  if (isEmpty) return isRanking(model) ? "Type a query, and documents, one a line." : "Type a text, or choose an example.";
   if (!one) return "";
   if (isExact) return isRounded(expected) ? "every token is computed, in rounded numbers" : "the exact answer";
   if (!subject.exact) return subject.refusal ? "no exact answer" : "the exact answer is on its way";
   if (model.task === "regression") return `exactly ${score(subject.exact.score)}`;
   if (one.decision === subject.exact.decision) return "as the exact answer";
   if (one.entities) return apart(one, subject.exact);
+  if (one.order) return `${count(moved(one, subject.exact), "document")} in another place`;
   if (!one.labels) return `the exact answer is ${shortened(subject.exact.label, 40)}`;
   return `${count(changedLabels(one, subject.exact, model).length, "decision")} unlike the exact one`;
 }
@@ -50,9 +50,9 @@ export function drawAnswer(session) {
   byId("answer").title = !one ? "" : one.entities ? found(session.text, one) : (one.labels ?? [one.label]).join(", ");
   byId("answer-score").textContent = one && !one.labels && !one.entities ? score(one.score) : "";
   byId("answer-more").textContent = against(one, session);
-  const { subject, setting, isExact } = session;
+  const { subject, isExact } = session;
   byId("answer-more").classList.toggle("differs", Boolean(one && subject.exact && !isExact && one.decision !== subject.exact.decision));
-  byId("answer-stat").classList.toggle("waiting", isWaitedFor({ setting, subject, isExact }));
+  byId("answer-stat").classList.toggle("waiting", isWaitedFor(session));
   byId("knob-card").classList.toggle("asking", session.asking);
 }
 
@@ -120,6 +120,7 @@ function bar(id, ms, longest) {
 
 function agreementName(model) {
   if (model.task === "regression") return "Distance from exact";
+  if (isRanking(model)) return "Same order as exact";
   return findsEntities(model) ? "Same entities as exact" : "Same as exact";
 }
 
@@ -139,7 +140,7 @@ function agreement({ setting, subject, isExact, model, expected, tokens }) {
   }
   const agreeing = setting.agreeing(subject.exact);
   if (setting.isFixed) return [agreeing > 0 ? "yes" : "no", "the same with every seed"];
-  return [`${agreeing} of ${runs}`, "runs of this text, each of its own seed"];
+  return [`${agreeing} of ${runs}`, `runs of this ${isRanking(model) ? "list" : "text"}, each of its own seed`];
 }
 
 export function drawAgreement(session) {
@@ -149,12 +150,12 @@ export function drawAgreement(session) {
 
 /** What a screen reader says once the knob rests. */
 export function summary(session) {
-  const { setting, subject, isExact, isSampling, knobs, model, text } = session;
+  const { setting, subject, isExact, isSampling, model, text } = session;
   const one = setting?.readings[0];
   if (!one) return "";
   const exactMs = exactTime(session);
   const share = exactMs && !isExact ? `, ${percent(setting.computeMs / exactMs)} of the exact time` : "";
-  const where = model.knobs.length ? `${settingText(model, knobs)}: ` : "";
+  const where = model.knobs.length ? `${settingText(model, setting.knobs)}: ` : "";
   const what = one.entities ? found(text, one) : `${one.label}, ${score(one.score)}`;
   const all = [`${where}${what}, ${duration(setting.computeMs)}${share}.`];
   if (subject.exact && !isExact && !isSampling) all.push(`${agreementName(model)}: ${agreement(session)[0]}.`);

@@ -1,6 +1,6 @@
 /** The service that this page came from: its models and its answers, its refusals as errors. */
 
-export const CLASSIFY = "v1/classify"; // below the address that the page came from
+export const [CLASSIFY, RERANK] = ["v1/classify", "v1/rerank"]; // below the address that the page came from
 const KEY = "attenuator-api-key"; // in sessionStorage, so that it is gone with the tab
 
 /** An answer that is not a success, or none at all: then the status is 0. */
@@ -50,6 +50,10 @@ export class Service {
 
   async classify(body, signal) {
     return this.#answer(this.post(CLASSIFY, JSON.stringify(body), signal));
+  }
+
+  async rerank(body, signal) {
+    return this.#answer(this.post(RERANK, JSON.stringify(body), signal));
   }
 
   /** Sends JSON as it is written; the answer, whatever its status. */

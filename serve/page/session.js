@@ -7,6 +7,7 @@ import { areExact, exactKnobs } from "./knobs.js";
 import { Latest, pause } from "./latest.js";
 import { Memory, reading } from "./memory.js";
 import { aboutTokens } from "./numbers.js";
+import { asAnswer, documentsIn, isRanking } from "./ranking.js";
 
 export const SEEDS = 16;
 const REST_MS = 450; // a knob that was not moved for this long rests
@@ -26,6 +27,8 @@ export class Session extends EventTarget {
     this.service = service;
     this.model = null;
     this.text = "";
+    this.query = ""; // of a ranking, whose documents are the lines of the text
+    this.rescore = 0; // documents of a ranking that are scored again, exactly
     this.knobs = {};
     this.goal = null; // {min_agreement, escalate}: the service chooses the knobs
     this.wantsCertainty = true;
@@ -38,12 +41,17 @@ export class Session extends EventTarget {
   }
 
   get subject() {
-    return this.model && this.#memory.subject(this.model, this.text);
+    return this.model && this.#memory.subject(this.model, this.text, isRanking(this.model) ? this.query : "");
+  }
+
+  /** The knobs and, of a ranking that is not exact already, how many documents are scored again. */
+  get chosen() {
+    return isRanking(this.model) && this.rescore && !this.isExact ? { ...this.knobs, rescore: this.rescore } : this.knobs;
   }
 
   /** The readings at the knobs as they stand. */
   get setting() {
-    return this.subject?.setting(this.knobs);
+    return this.subject?.setting(this.chosen);
   }
 
   /** How long the text is, as far as is known. */
@@ -57,7 +65,7 @@ export class Session extends EventTarget {
   }
 
   get isEmpty() {
-    return !this.text.trim();
+    return !this.text.trim() || (isRanking(this.model) && !this.query.trim());
   }
 
   get asking() {
@@ -93,15 +101,21 @@ export class Session extends EventTarget {
   }
 
   /** The request as it is sent first, but for its seed: without what would make it take longer. */
-  request(knobs = this.goal ?? this.knobs) {
+  request(knobs = this.goal ?? this.chosen) {
     const { name, labels } = this.model;
-    const every = findsEntities(this.model) ? {} : { top_k: labels.length };
-    return { model: name, inputs: [this.text], ...knobs, seed: 0, ...every, truncate: true };
+    const options = { ...knobs, seed: 0, truncate: true };
+    if (isRanking(this.model)) return { model: name, query: this.query, documents: documentsIn(this.text), ...options };
+    return { model: name, inputs: [this.text], ...options, ...(!findsEntities(this.model) && { top_k: labels.length }) };
   }
 
-  use({ model = this.model, text = this.text, knobs = this.knobs, goal = this.goal }, afterMs = 0) {
+  async #send(request, signal) {
+    if (!request.documents) return this.service.classify(request, signal);
+    return asAnswer(await this.service.rerank(request, signal), request);
+  }
+
+  use({ model = this.model, text = this.text, query = this.query, knobs = this.knobs, goal = this.goal }, afterMs = 0) {
     this.isBehind ||= this.model !== null && this.exactIsRunning;
-    Object.assign(this, { model, text, knobs, goal, answer: null });
+    Object.assign(this, { model, text, query, knobs, goal, answer: null });
     this.#live.stop();
     this.#exact.stop();
     this.#ask(afterMs);
@@ -117,6 +131,12 @@ export class Session extends EventTarget {
   aim(goal) {
     const point = goal.escalate ? null : frontierOf(this.model, this.tokens)?.cheapest(goal.min_agreement);
     Object.assign(this, { goal, knobs: point?.knobs ?? this.knobs });
+    this.#ask();
+  }
+
+  /** Has so many of the best documents of a ranking scored again, exactly. */
+  rescoreBest(documents) {
+    this.rescore = documents;
     this.#ask();
   }
 
@@ -159,7 +179,7 @@ export class Session extends EventTarget {
     await this.#whenFree(signal);
     const { subject, setting, goal } = this;
     if (goal || !setting.answer) {
-      const answer = await this.service.classify(this.request(), signal);
+      const answer = await this.#send(this.request(), signal);
       const [reached, one] = [subject.setting(answer.knobs), reading(answer)];
       reached.answer = answer;
       reached.add(one);
@@ -184,7 +204,7 @@ export class Session extends EventTarget {
     if (!subject.exact && !subject.refusal) {
       this.#changed();
       await this.#whenFree(signal);
-      setting.answer = await this.service.classify(this.request(knobs), signal);
+      setting.answer = await this.#send(this.request(knobs), signal);
       subject.exact = reading(setting.answer);
       setting.add(subject.exact);
       this.isBehind = false;
@@ -227,7 +247,7 @@ export class Session extends EventTarget {
   async #sample(subject, knobs, seed, signal) {
     if (subject.setting(knobs).has(seed)) return;
     await this.#whenFree(signal);
-    subject.setting(knobs).add(reading(await this.service.classify({ ...this.request(knobs), seed }, signal)));
+    subject.setting(knobs).add(reading(await this.#send({ ...this.request(knobs), seed }, signal)));
     this.#changed();
   }
 
