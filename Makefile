@@ -58,8 +58,10 @@ test: $(VENV)/.setup cuda-on-host ## every test
 test-ray: $(VENV)/.ray ## the Ray Serve application: two replicas, one killed under load, a bundle rolled over
 	ATTENUATOR_TEST_RAY=1 $(BIN)/python -m pytest -rfEP tests/rayserve
 
-fuzz-http: $(VENV)/.setup ## send the service 10,000 requests generated from its own OpenAPI description
-	SCHEMA_REQUESTS=10000 $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 -rfEP tests/serve/test_schema_requests.py
+# Requests that `make fuzz-http` generates for each kind of fault.
+REQUESTS ?= 10000
+fuzz-http: $(VENV)/.setup ## send the service 10,000 requests (REQUESTS=...) generated from its own OpenAPI description
+	SCHEMA_REQUESTS=$(REQUESTS) $(BIN)/python -m pytest -n $(TEST_JOBS) --timeout 3600 -rfEP tests/serve/test_schema_requests.py
 
 bench: $(VENV)/.setup ## measure operators and whole models beside ONNX Runtime's attention: results, plots, README
 	$(BIN)/python -m benchmarks.run_all

@@ -24,6 +24,7 @@ def test_in_a_process_that_knows_the_operator(files: list[str], chosen: str) -> 
         PYTEST,
         *(str(HERE.parent / file) for file in files),
         *(["-k", chosen] if chosen else []),
+        FUZZ_SEEDS="1",
         ATTENUATOR_EXTRA_OPERATORS="two_knobs",
         ATTENUATOR_OPS_LIBRARY=str(library),
     )

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from service import Service, dumped, request_bytes
 
-SLOW = {"inputs": ["good film " * 4000] * 4, "num_hashes": 0}
+SLOW = {"inputs": ["good film " * 2500] * 4, "num_hashes": 0}
 QUICK = {"inputs": "good film", "num_hashes": 4}
 
 
@@ -102,7 +102,7 @@ def test_many_clients_that_leave_do_not_stop_the_service(start: Callable[..., Se
 
 
 def test_a_full_queue_sheds_with_retry_after_and_recovers(start: Callable[..., Service]) -> None:
-    one = start("--max-queue-tokens", "20000")
+    one = start("--max-queue-tokens", "12000")
     with running(one, SLOW) as first, running(one, SLOW) as second, running(one, SLOW) as third:
         shed = one.classify(SLOW)
         assert (shed.status_code, shed.json()["error_type"]) == (429, "overloaded")
