@@ -358,6 +358,14 @@ QUERIES = Attribute(
     default="all",
     choices=("all", "first"),
 )
+INT8_PRODUCTS = Attribute(
+    "int8_products",
+    "int",
+    "1: both products in int8 where the processor has VNNI; 0: in float",
+    default=0,
+    low=0,
+    high=1,
+)
 NUM_FEATURES = Knob(
     name="num_features",
     dtype="int32",

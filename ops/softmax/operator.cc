@@ -9,6 +9,7 @@
 #include "ops/common/attention/tasks.h"
 #include "ops/common/registry.h"
 #include "ops/softmax/inputs.h"
+#include "ops/softmax/row_attention.h"
 
 namespace attenuator::softmax {
 namespace {
@@ -67,6 +68,9 @@ class SoftmaxAttentionKernel final : public Kernel {
       return head;
     };
     const std::vector<RowTask> tasks = Tasks(sequences, shared, first);
+    const RowAttention row_attention(attributes_.int8_products == 1 && !first, tasks,
+                                     sequences.batch, attributes_.num_heads, head_of,
+                                     context.threads());
     const std::int64_t count = static_cast<std::int64_t>(tasks.size());
     context.threads().For(count + (row_0 ? sequences.batch : 0), [&](std::int64_t index) {
       if (index >= count) {
@@ -83,11 +87,16 @@ class SoftmaxAttentionKernel final : public Kernel {
         float* const rows = output + row * value.columns() + h * head.value_dim;
         if (first) {
           attention::AttendFirstRow(head, rows);
-        } else if (maximum) {
-          AttendWithMaxima(head, task, rows, value.columns(),
-                           maxima.data() + h * sequences.total + begin);
+          continue;
+        }
+        const auto attend = [&](float* highest) {
+          row_attention.Attend(head, task.sequence, h, task.row_begin, task.row_end, rows,
+                               value.columns(), highest);
+        };
+        if (maximum) {
+          TakeMaxima(head.length, task, attend, maxima.data() + h * sequences.total + begin);
         } else {
-          attention::AttendRows(head, task.row_begin, task.row_end, rows, value.columns());
+          attend(nullptr);
         }
       }
     });
@@ -113,17 +122,18 @@ class SoftmaxAttentionKernel final : public Kernel {
     }
   }
 
-  // Output rows of a task's sequence, and the maxima of all its rows into `maxima` [length], which
-  // tasks of the same head share.
-  static void AttendWithMaxima(const attention::Head& head, const RowTask& task, float* rows,
-                               std::int64_t stride, float* maxima) {
-    if (task.row_begin == 0 && task.row_end == head.length) {
-      attention::AttendRows(head, task.row_begin, task.row_end, rows, stride, maxima);
+  // Takes the maxima that attend(maxima) finds in a task's rows, of a sequence of that length, into
+  // `maxima` [length], which tasks of the same head share.
+  template <class Attend>
+  static void TakeMaxima(std::int64_t length, const RowTask& task, const Attend& attend,
+                         float* maxima) {
+    if (task.row_begin == 0 && task.row_end == length) {
+      attend(maxima);
       return;
     }
-    std::vector<float> own(head.length, 0.0f);
-    attention::AttendRows(head, task.row_begin, task.row_end, rows, stride, own.data());
-    for (std::int64_t j = 0; j < head.length; ++j) {
+    std::vector<float> own(length, 0.0f);
+    attend(own.data());
+    for (std::int64_t j = 0; j < length; ++j) {
       const std::atomic_ref<float> shared(maxima[j]);
       float largest = shared.load(std::memory_order_relaxed);
       while (own[j] > largest &&

@@ -1,0 +1,158 @@
+// Register tiles of products of bytes, and the weights between the two products.
+// Included inside the anonymous namespace of int8_avx512_vnni.cc.
+
+// Four bytes in every lane.
+[[gnu::always_inline]] inline Integers Broadcast(const void* bytes) {
+  std::int32_t four;
+  __builtin_memcpy(&four, bytes, 4);
+  return Simd::Set(four);
+}
+
+// sums[r, :] += products of the bytes of a(r, k), broadcast, and those of b(k), a vector: unsigned
+// times signed. From one k to the next it is a_step and b_step bytes, from one r a_stride.
+template <int kRows, int kVectors>
+[[gnu::always_inline]] inline void MultiplyBytes(const std::uint8_t* a, std::int64_t a_stride,
+                                                 std::int64_t a_step, const std::int8_t* b,
+                                                 std::int64_t b_step, std::int64_t depth,
+                                                 Integers (&sums)[kRows][kVectors]) {
+  for (std::int64_t k = 0; k < depth; k += 4, a += a_step, b += b_step) {
+    Integers line[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) line[v] = _mm512_loadu_si512(b + v * 64);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Integers x = Broadcast(a + r * a_stride);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Dot(sums[r][v], x, line[v]);
+    }
+  }
+}
+
+// Rows that keep enough sums in flight to hide the latency of one, with so many vectors.
+template <int kVectors>
+inline constexpr int kTileRows = kVectors > 2 ? 4 : 8;
+
+// Scores of kKeys keys and kVectors vectors of lanes from `lane` on, taken into `most` too.
+template <int kKeys, int kVectors>
+inline void ScoreBytes(const std::uint8_t* keys, std::int64_t depth, std::int64_t pitch,
+                       std::int64_t lane, std::int32_t* scores, const Int8Scratch& scratch) {
+  Integers sums[kKeys][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeys; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Load(scratch.start + lane + v * kWidth);
+  }
+  MultiplyBytes(keys, depth, 4, scratch.query + lane * 4, 4 * pitch, depth, sums);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    Integers most = Simd::Load(scratch.most + lane + v * kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kKeys; ++r) {
+      Simd::Store(scores + r * pitch + lane + v * kWidth, sums[r][v]);
+      most = Simd::Max(most, sums[r][v]);
+    }
+    Simd::Store(scratch.most + lane + v * kWidth, most);
+  }
+}
+
+// 2^-(z / 32) * 255, rounded, of words z from 0 on: 32nds from a table, the rest by a shift.
+[[gnu::always_inline]] inline Integers Power(Integers z, Integers table) {
+  const Integers fraction = _mm512_permutexvar_epi16(z, table);
+  const Integers power = _mm512_srlv_epi16(fraction, _mm512_srli_epi16(z, 5));
+  return _mm512_mulhrs_epi16(power, _mm512_set1_epi16(256));
+}
+
+// round(255 * 128 * 2^-(i / 32)).
+alignas(64) constexpr std::int16_t kPowers[32] = {
+    32640, 31941, 31256, 30586, 29931, 29290, 28662, 28048, 27447, 26859, 26283,
+    25720, 25169, 24630, 24102, 23585, 23080, 22585, 22101, 21628, 21164, 20711,
+    20267, 19833, 19408, 18992, 18585, 18187, 17797, 17416, 17043, 16677};
+
+// Weights of `keys` keys, a multiple of 4, for kVectors vectors of lanes; kSome: some are not seen.
+template <bool kSome, int kVectors>
+[[gnu::always_inline]] inline void WeighLanes(std::int64_t lane, std::int64_t keys,
+                                              std::int64_t pitch, const std::int32_t* scores,
+                                              std::uint8_t* weights, const Int8Scratch& scratch) {
+  const Integers table = _mm512_load_si512(kPowers), ones = _mm512_set1_epi8(1);
+  Vector step[kVectors], top[kVectors];
+  Integers total[kVectors];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t at = lane + v * kWidth;
+    const Vector thirty_seconds = Simd::Mul(Simd::Load(scratch.step + at), Simd::Set(32.0f));
+    step[v] = Simd::Sub(Simd::Zero(), thirty_seconds);
+    top[v] = Simd::Mul(Simd::FloatOfBits(Simd::Load(scratch.most + at)), thirty_seconds);
+    total[v] = Simd::Set(0);
+  }
+  for (std::int64_t j = 0; j < keys; j += 4) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const std::int32_t* from = scores + j * pitch + lane + v * kWidth;
+      Integers below[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const Integers score = Simd::Load(from + i * pitch);
+        below[i] = Simd::Round(Simd::Fma(Simd::FloatOfBits(score), step[v], top[v]));
+        if constexpr (kSome) {
+          const __mmask16 unseen = _mm512_movepi32_mask(score);
+          below[i] = _mm512_mask_mov_epi32(below[i], unseen, Simd::Set(0xFFFF));
+        }
+      }
+      const Integers bytes =
+          PackBytes<false>(Power(_mm512_packus_epi32(below[0], below[1]), table),
+                           Power(_mm512_packus_epi32(below[2], below[3]), table));
+      Dot(total[v], bytes, ones);
+      _mm512_storeu_si512(weights + j * pitch + (lane + v * kWidth) * 4, bytes);
+    }
+  }
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) Simd::Store(scratch.total + lane + v * kWidth, total[v]);
+}
+
+// Takes a key block's weights into the running maximum and sum.
+inline void TakeWeights(std::int64_t pitch, float* tops, const Int8Scratch& scratch) {
+  const Vector one = Simd::Set(1.0f), least = Simd::Set(-125.99f);
+  for (std::int64_t lane = 0; lane < pitch; lane += kWidth) {
+    const Vector most = Simd::FloatOfBits(Simd::Load(scratch.most + lane));
+    const Vector top =
+        Simd::Mul(Simd::Sub(most, Simd::Set(kMagic)), Simd::Load(scratch.step + lane));
+    const Vector old = Simd::Load(scratch.maximum + lane), now = Simd::Max(top, old);
+    const Vector old_factor = Simd::Exp2(Simd::Sub(old, now), one, least);
+    const Vector new_factor = Simd::Exp2(Simd::Sub(top, now), one, least);
+    const Vector total = Simd::FloatOf(Simd::Load(scratch.total + lane));
+    Simd::Store(scratch.sum + lane, Simd::Fma(Simd::Load(scratch.sum + lane), old_factor,
+                                              Simd::Mul(total, new_factor)));
+    Simd::Store(scratch.maximum + lane, now);
+    Simd::Store(scratch.old_factor + lane, old_factor);
+    Simd::Store(scratch.new_factor + lane, new_factor);
+    if (tops != nullptr) Simd::Store(tops + lane, top);
+  }
+}
+
+// Adds weights [keys, pitch] times values to kTileRows rows of `kept` from `row` on, whose earlier
+// sums are scaled first where there are any.
+template <int kVectors>
+inline void AddBytes(const std::uint8_t* weights, std::int64_t pitch, const std::int8_t* values,
+                     std::int64_t columns, std::int64_t keys, std::int64_t row, bool any,
+                     float* kept, const Int8Scratch& scratch) {
+  constexpr int kRows = kTileRows<kVectors>;
+  Integers sums[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Set(0);
+  }
+  MultiplyBytes(weights + row * 4, 4, 4 * pitch, values, 4 * columns, keys, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    float* const line = kept + (row + r) * columns;
+    const Vector old_factor = Simd::Set(scratch.old_factor[row + r]);
+    const Vector new_factor = Simd::Set(scratch.new_factor[row + r]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Vector sum = Simd::Mul(Simd::FloatOf(sums[r][v]), new_factor);
+      if (any) sum = Simd::Fma(Simd::Load(line + v * kWidth), old_factor, sum);
+      Simd::Store(line + v * kWidth, sum);
+    }
+  }
+}
