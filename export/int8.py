@@ -17,8 +17,8 @@ just fits and 8-bit weights saturate.
 
 A batch without any token does not run: ONNX Runtime reduces `[0, C]` to `[0, C]`. The runtime never asks for one.
 
-The layer that yields the logits stays fp32, as do embeddings, norms, attention and value projections that are an
-attention operator's own weight.
+SoftmaxAttention computes its products in int8 too, by an attribute of its node. The layer that yields the logits stays
+fp32, as do embeddings, norms, other attention and value projections that are an attention operator's own weight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from attenuator.errors import ExportError
-from attenuator.ops import DOMAIN
+from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.ops.spec import INT8_PRODUCTS
 
 __all__ = ["ACTIVATION_HIGH", "WEIGHT_HIGH", "ZERO_POINT", "quantise", "quantise_weight"]
 
@@ -41,6 +42,8 @@ ZERO_POINT = 128
 TINY = 1e-30
 # Channels below are zero: a scale among subnormal numbers is so coarse that integers would leave [-63, 63].
 LOWEST_WEIGHT = np.float32(WEIGHT_HIGH) * np.finfo(np.float32).tiny
+# Attention with products in int8, by op type.
+IN_INT8 = {item.name for item in OPERATORS if INT8_PRODUCTS in item.attributes}
 # Nodes that may stand between the last linear layer and the logits.
 TAIL = {"Add", "Cast", "Identity", "Reshape", "Squeeze"}
 
@@ -176,7 +179,7 @@ def head(graph: ir.Graph) -> set[ir.Node]:
 
 
 def quantise(model: ir.Model) -> int:
-    """Replaces every linear layer but the one that yields the logits.
+    """Replaces every linear layer but the one that yields the logits, and tells attention that can to use int8.
 
     Args:
         model: from `trace`, fp32, changed in place.
@@ -195,6 +198,9 @@ def quantise(model: ir.Model) -> int:
     quantiser = _Quantiser(graph)
     for node in layers:
         quantiser.replace(node)
+    for node in graph:
+        if node.domain == DOMAIN and node.op_type in IN_INT8:
+            node.attributes.add(ir.AttrInt64(INT8_PRODUCTS.name, 1))
     used = {value for node in graph.all_nodes() for value in node.inputs} | set(graph.outputs)
     for name, value in list(graph.initializers.items()):
         if value not in used:
