@@ -52,10 +52,12 @@ void AttendRowsInt8(const Head& head, const std::byte* rounded, std::int64_t beg
     rounded = memory;
   }
   const auto exactly = [&](std::int64_t last) {
-    if (maxima == nullptr) return attention::AttendRows(head, begin, last, output, output_stride);
-    attention::AttendRows(head, begin, last, output, output_stride, maxima);
+    if (maxima == nullptr) {
+      attention::AttendRows(head, begin, last, output, output_stride);
+    } else {
+      attention::AttendRows(head, begin, last, output, output_stride, maxima);
+    }
   };
-  if (!Rounded(head, const_cast<std::byte*>(rounded)).usable()) return exactly(end);
   // One row that sees other keys than its neighbours.
   if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
     exactly(1);
@@ -63,8 +65,11 @@ void AttendRowsInt8(const Head& head, const std::byte* rounded, std::int64_t beg
     output += output_stride;
   }
   if (begin == end) return;
-  Int8KernelsAvx512Vnni().attend(head, rounded, begin, end, output, output_stride, maxima,
-                                 scratch.Take(Int8ScratchFloats(head, maxima != nullptr)));
+  float* const memory = scratch.Take(Int8ScratchFloats(head, maxima != nullptr));
+  if (!Int8KernelsAvx512Vnni().attend(head, rounded, begin, end, output, output_stride, maxima,
+                                      memory)) {
+    exactly(end);
+  }
 }
 
 }  // namespace attenuator::softmax

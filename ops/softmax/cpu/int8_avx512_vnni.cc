@@ -228,10 +228,11 @@ inline void AttendBlock(const Head& head, const Rounded& rounded, const Rows& ro
   if (maxima != nullptr) AllMaxima(head, rows, scratch, maxima);
 }
 
-void Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin, std::int64_t end,
+bool Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin, std::int64_t end,
             float* output, std::int64_t output_stride, float* maxima, float* scratch_memory) {
   const Head head = Normalized(unchecked);
   const Rounded rounded(head, const_cast<std::byte*>(memory));
+  if (!rounded.usable()) return false;
   const Int8Scratch scratch(unchecked, maxima != nullptr, scratch_memory);
   float* const row_0 = output - begin * output_stride;
   for (; begin < end; begin += kQueryBlock) {
@@ -239,9 +240,10 @@ void Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin, 
     AttendBlock(head, rounded, {.begin = begin, .count = count, .pitch = Padded(count)},
                 row_0 + begin * output_stride, output_stride, maxima, scratch);
   }
+  return true;
 }
 
-constexpr Int8Kernels kKernels{.round = RoundKeysAndValues, .attend = Attend};
+constexpr Int8Kernels kKernels{.round = RoundHead, .attend = Attend};
 
 }  // namespace
 

@@ -19,6 +19,27 @@ constexpr std::int32_t kMagicBits = 0x4B400000;
 constexpr float kMagic = 0x1.8p23f;
 constexpr std::int32_t kMostSum = (1 << 22) - 1;
 
+// Rounded keys and values of a head, as they lie in memory.
+struct Rounded {
+  // A key's number times its query's is this much of the score's power of two; NaN where no int8
+  // stands for keys or values.
+  float* key_factor;
+  float* value_scale;   // [padded value_dim], of each column
+  float* value_mean;    // [padded value_dim], which was subtracted before rounding
+  std::int8_t* values;  // [keys / 4, padded value_dim, 4]
+  std::uint8_t* keys;   // [keys, head_dim in fours]: the number plus 128
+
+  Rounded(const attention::Head& head, std::byte* memory)
+      : key_factor(reinterpret_cast<float*>(memory)),
+        value_scale(key_factor + kWidestVector),
+        value_mean(value_scale + PaddedToVectors(head.value_dim)),
+        values(reinterpret_cast<std::int8_t*>(value_mean + PaddedToVectors(head.value_dim))),
+        keys(reinterpret_cast<std::uint8_t*>(values) +
+             Fours(head.length) * PaddedToVectors(head.value_dim)) {}
+
+  bool usable() const { return *key_factor == *key_factor; }
+};
+
 // Bytes of a row block, as Int8ScratchFloats counts them.
 struct Int8Scratch {
   std::int32_t* scores;   // [kInt8KeyBlock, pitch], from kMagicBits on; the bits of -inf: not seen
@@ -200,7 +221,7 @@ inline bool RoundValues(const Head& head, const Rounded& to) {
   return finite;
 }
 
-void RoundKeysAndValues(const Head& head, std::byte* memory) {
+void RoundHead(const Head& head, std::byte* memory) {
   const Rounded to(head, memory);
   *to.key_factor = RoundKeys(head, to.keys);
   if (to.usable() && !RoundValues(head, to)) *to.key_factor = kNan;
