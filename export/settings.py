@@ -52,8 +52,9 @@ which --precision?
   fp32  as trained, for CPU and CUDA
   int8  linear layers in integers, for CPUs: activations are rounded to 8 bits per token, weights to 7 bits per channel
         and stored in about a quarter of the bytes. Wide models gain: on a CPU with VNNI about 2 times as fast at 768
-        hidden channels, up to 1.6 times at 256. Narrower ones may get slower; export measures it and says so. A few
-        answers in a thousand may change: export shows how far logits move; measure the accuracy on your own data
+        hidden channels, up to 1.6 times at 256. Narrower ones may get slower; export measures it and says so. There
+        softmax attention over 48 tokens or more multiplies in 8 bits too. A few answers in a thousand may change:
+        export shows how far logits move; measure the accuracy on your own data
   fp16  weights and activations in 16 bits, for CUDA only: the CPU refuses the bundle. The first choice on a GPU
   bf16  like fp16, with the range of fp32 but only 3 digits: for models whose activations exceed fp16's largest, 65504
 

@@ -320,3 +320,11 @@ def test_manifests_of_unknown_precision_are_refused(exported: Get) -> None:
     raw = read_manifest(exported("encoder-yoso", "yoso")).model_dump()
     with pytest.raises(ValueError, match="precision"):
         Manifest.model_validate(raw | {"precision": "int4"})
+
+
+def test_softmax_attention_is_in_int8_and_no_other(exported: Get) -> None:
+    for name, attention, expected in (("bert-multi-label", "SoftmaxAttention", 1), ("bert", "McaAttention", None)):
+        folder = exported(name, {"SoftmaxAttention": "softmax", "McaAttention": "mca"}[attention], "int8")
+        nodes = [node for node in read_graph(folder / "model.onnx").nodes if node.domain == "attenuator"]
+        assert {node.attributes.get("int8_products") for node in nodes if node.op_type == attention} == {expected}
+        assert "int8_products" not in read_manifest(folder).attention.attributes
