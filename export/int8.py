@@ -17,8 +17,8 @@ just fits and 8-bit weights saturate.
 
 A batch without any token does not run: ONNX Runtime reduces `[0, C]` to `[0, C]`. The runtime never asks for one.
 
-SoftmaxAttention computes its products in int8 too, by an attribute of its node. The layer that yields the logits stays
-fp32, as do embeddings, norms, other attention and value projections that are an attention operator's own weight.
+Attention that can compute its products in int8 is told so by an attribute of its node. The layer that yields the logits
+stays fp32, as do embeddings, norms, other attention and value projections that are an attention operator's own weight.
 """
 
 from __future__ import annotations
