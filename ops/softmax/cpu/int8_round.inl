@@ -29,7 +29,7 @@ struct Rounded {
   std::int8_t* values;  // [keys / 4, padded value_dim, 4]
   std::uint8_t* keys;   // [keys, head_dim in fours]: the number plus 128
 
-  Rounded(const attention::Head& head, std::byte* memory)
+  Rounded(const Head& head, std::byte* memory)
       : key_factor(reinterpret_cast<float*>(memory)),
         value_scale(key_factor + kWidestVector),
         value_mean(value_scale + PaddedToVectors(head.value_dim)),
@@ -72,9 +72,12 @@ struct Int8Scratch {
     start = integers();
     most = integers();
     total = integers();
-    for (float** part : {&step, &poison, &maximum, &sum, &old_factor, &new_factor}) {
-      *part = take(kQueryBlock);
-    }
+    step = take(kQueryBlock);
+    poison = take(kQueryBlock);
+    maximum = take(kQueryBlock);
+    sum = take(kQueryBlock);
+    old_factor = take(kQueryBlock);
+    new_factor = take(kQueryBlock);
     kept = take(kQueryBlock * PaddedToVectors(head.value_dim));
     weights = reinterpret_cast<std::uint8_t*>(take(Int8WeightFloats(head, maxima)));
     tops = memory;
@@ -165,7 +168,7 @@ struct Columns {
 // Keys less their mean, one scale for all. The power of two that a key's number times its query's
 // counts, without the query's scale; NaN where no int8 stands for keys.
 inline float RoundKeys(const Head& head, std::uint8_t* keys) {
-  float means[256];
+  float means[256];  // the most dimensions that a head may have
   Integers most = Simd::Set(0);
   ForVectors(head.head_dim, [&]<int kVectors>(std::int64_t c) {
     Integers distance[kVectors];
