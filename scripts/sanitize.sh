@@ -14,7 +14,6 @@ build=build/sanitize
 
 export ATTENUATOR_OPS_LIBRARY=$PWD/$build/ops/libattenuator_ops.so
 export PYTHONPATH=src
-export FUZZ_SEEDS=4
 # Python is not instrumented, so the runtimes must come first; it never frees everything, hence no leak check.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 runtimes="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
