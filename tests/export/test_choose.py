@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, TEXTS, Checkpoint, load, save
 
-from attenuator.bundle import Manifest
+from attenuator.bundle import ChosenSelection, Manifest
 from attenuator.calibration.turns import Timing, in_turns
 from attenuator.errors import AttenuatorError
-from attenuator.export import export, trial
+from attenuator.export import choose, export, trial
 from attenuator.export.__main__ import selected
 from attenuator.export.choose import AGREEMENT, FEWEST_TEXTS, SHARES
 from attenuator.export.output import staging_for
-from attenuator.export.selection import SCHEDULES
 from attenuator.runtime import Row
 from attenuator.runtime import load as serve
 
@@ -89,28 +88,42 @@ def test_answers_that_never_change_get_the_cheapest_setting(sure: Path, texts: P
     assert summary.endswith("2.00 times as fast as with every token [1.90, 2.10]")
 
 
-@pytest.mark.parametrize(
-    ("timing", "sentence"),
-    [
-        (Timing(0.96, 1.04, 1.03, 1.05), "keeps 100.0% of the answers, but is only 1.04 times as fast as every token"),
-        (Timing(0.95, 1.05, 1.03, 1.06), "but is only 1.05 times as fast as every token [1.03, 1.06]"),
-        (Timing(0.9, 1.1, 0.98, 1.2), "but is only 1.10 times as fast as every token [0.98, 1.20]"),
-        (Timing(0.5, 2.0, 1.0, 3.0), "but the machine was too busy to time it (2.00 times"),
-    ],
-)
+NOT_WON = [
+    (Timing(0.96, 1.04, 1.03, 1.05), "keeps 100.0% of the answers, but is only 1.04 times as fast as every token"),
+    (Timing(0.95, 1.05, 1.03, 1.06), "but is only 1.05 times as fast as every token [1.03, 1.06]"),
+    (Timing(0.9, 1.1, 0.98, 1.2), "but is only 1.10 times as fast as every token [0.98, 1.20]"),
+    (Timing(0.5, 2.0, 1.0, 3.0), "but the machine was too busy to time it (2.00 times"),
+]
+
+
 def test_a_setting_that_does_not_win_by_the_clock_is_no_default(
-    timing: Timing, sentence: str, clock: list[Timing], sure: Path, texts: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, clock: list[Timing], sure: Path, texts: Path, tmp_path: Path
 ) -> None:
-    clock[1] = timing
+    """One export chooses once for each of these times, on the graphs that it traced."""
+    choices: list[tuple[ChosenSelection, list[str]]] = []
+    choose_setting = choose.choose_setting
+
+    def chosen_at_each(trials: Any, options: Any, progress: Any, note: Callable[[str], None]) -> ChosenSelection:
+        for timing, _ in NOT_WON:
+            clock[1] = timing
+            notes: list[str] = []
+            choices.append((choose_setting(trials, options, progress, notes.append), notes))
+        note(notes[0])
+        return choices[-1][0]
+
+    monkeypatch.setattr(choose, "choose_setting", chosen_at_each)
     notes: list[str] = []
-    manifest = export(str(sure), attention="mca", output=tmp_path / "bundle", texts=texts, note=notes.append)
-    chosen = manifest.provenance.selection
-    assert chosen is not None
-    assert (chosen.schedule, chosen.share, chosen.agreement, chosen.gain) == ("rising", 1.0, 1.0, None)
+    manifest = export(
+        str(sure), attention="mca", output=tmp_path / "bundle", texts=texts, merge="none", note=notes.append
+    )
+    assert manifest.provenance.selection == choices[-1][0]
+    assert notes == choices[-1][1]
     assert defaults(manifest) == {"keep": 1.0, "alpha": 0.2}
-    assert len(notes) == 1
-    assert sentence in notes[0]
-    assert "the default of keep stays 1" in notes[0]
+    for (chosen, said), (_, sentence) in zip(choices, NOT_WON, strict=True):
+        assert (chosen.schedule, chosen.share, chosen.agreement, chosen.gain) == ("rising", 1.0, 1.0, None)
+        assert len(said) == 1
+        assert sentence in said[0]
+        assert "the default of keep stays 1" in said[0]
 
 
 def test_another_export_beside_it_leaves_the_trial_graph_alone(sure: Path, texts: Path, tmp_path: Path) -> None:
@@ -119,7 +132,8 @@ def test_another_export_beside_it_leaves_the_trial_graph_alone(sure: Path, texts
             with staging_for(tmp_path / "other"):
                 pass
 
-    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=texts, progress=step)
+    options: Any = {"texts": texts, "schedule": "first", "merge": "none", "progress": step}
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", **options)
     assert manifest.provenance.selection is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", texts.name]
 
@@ -134,7 +148,8 @@ def test_the_clock_runs_texts_of_every_length(
         return in_turns(runs, 0.0, threads=threads)
 
     monkeypatch.setattr(trial, "in_turns", timed)
-    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=texts, knob_default=0.3)
+    options: Any = {"texts": texts, "schedule": "first", "merge": "none", "knob_default": 0.3}
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", **options)
     chosen = manifest.provenance.selection
     assert chosen is not None
     assert chosen.share == 0.3, "who names a share gets it, whatever it wins"
@@ -172,42 +187,56 @@ def test_a_choice_with_merged_rows_is_what_the_bundle_answers(
 
 
 def test_texts_choose_between_dropping_and_merging(
-    checkpoint: Callable[[str], Path], texts: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Callable[[str], Path], texts: Path, tmp_path: Path
 ) -> None:
-    chosen = {}
-    for merge in (None, "none", "mean"):
-        output = tmp_path / str(merge)
-        manifest = export(str(checkpoint("bert")), output=output, texts=texts, schedule="first", merge=merge)
-        assert manifest.provenance.selection is not None
-        chosen[merge] = manifest.provenance.selection
-    costs = {merge: chosen[merge].cost for merge in ("none", "mean")}
+    """The same export chooses with each way to merge alone, as one that names it does."""
+    alone: dict[str, ChosenSelection] = {}
+    choose_setting = choose.choose_setting
+
+    def chosen_with_each(trials: Any, *further: Any) -> ChosenSelection:
+        alone.update({trial.merge: choose_setting([trial], *further) for trial in trials})
+        return choose_setting(trials, *further)
+
+    monkeypatch.setattr(choose, "choose_setting", chosen_with_each)
+    manifest = export(str(checkpoint("bert")), output=tmp_path / "bundle", texts=texts, schedule="first")
+    chosen = manifest.provenance.selection
+    assert chosen is not None
+    assert set(alone) == {"none", "mean"}
+    costs = {merge: one.cost for merge, one in alone.items()}
     assert costs["none"] != costs["mean"]
     best = min(costs, key=lambda merge: costs[merge])
-    assert (chosen[None].cost, chosen[None].share) == (costs[best], chosen[best].share)
-    assert chosen[None].merge == {"none": None, "mean": "mean"}[best]
+    assert (chosen.cost, chosen.share) == (costs[best], alone[best].share)
+    assert chosen.merge == alone[best].merge == {"none": None, "mean": "mean"}[best]
 
 
 def test_a_share_of_the_caller_leaves_the_schedule_to_choose(
-    checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Callable[[str], Path],
+    texts: Path,
+    lines: list[str],
+    tmp_path: Path,
 ) -> None:
+    tried: dict[str, trial.Setting] = {}
+
+    def setting(merge: str, schedule: str, *measured: float) -> trial.Setting:
+        tried[schedule] = trial.Setting(merge, schedule, *measured)
+        return tried[schedule]
+
+    monkeypatch.setattr(choose, "Setting", setting)
     source = str(checkpoint("encoder-softmax-post"))
-    chosen = {}
-    for name in ("free", *SCHEDULES):
-        manifest = export(
-            source,
-            attention="softmax",
-            output=tmp_path / name,
-            texts=texts if name == "free" else None,
-            schedule=None if name == "free" else name,
-            merge="none",
-            knob_default=0.3,
-        )
-        assert defaults(manifest) == {"keep": 0.3}
-        chosen[name] = manifest.provenance.selection
-    assert chosen["free"] is not None
-    measured = {name: agreement(tmp_path / name, lines) for name in SCHEDULES}
-    assert chosen["free"].agreement == pytest.approx(measured[chosen["free"].schedule])
-    assert measured[chosen["free"].schedule] >= min(AGREEMENT, max(measured.values()))
+    options: Any = {"attention": "softmax", "merge": "none", "knob_default": 0.3}
+    chosen = export(source, output=tmp_path / "free", texts=texts, **options).provenance.selection
+    assert chosen is not None
+    assert len(tried) >= 3
+    enough = [one for one in tried.values() if one.agreement >= AGREEMENT]
+    best = min(enough, key=lambda one: one.cost) if enough else max(tried.values(), key=lambda one: one.agreement)
+    assert (chosen.schedule, chosen.agreement, chosen.cost) == (best.schedule, best.agreement, best.cost)
+    # What the trial measured is what bundles answer: of the schedule that was chosen, and of another one.
+    assert agreement(tmp_path / "free", lines) == pytest.approx(chosen.agreement)
+    other = next(name for name in tried if name != chosen.schedule)
+    manifest = export(source, output=tmp_path / "other", schedule=other, **options)
+    assert defaults(manifest) == {"keep": 0.3}
+    assert agreement(tmp_path / "other", lines) == pytest.approx(tried[other].agreement)
 
 
 def test_without_texts_the_default_schedule_and_all_tokens(exported: Callable[[str, str], Path]) -> None:
@@ -221,7 +250,8 @@ def test_without_texts_the_default_schedule_and_all_tokens(exported: Callable[[s
 def test_json_lines_with_pairs(sure: Path, lines: list[str], tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(json.dumps({"text": line, "text_pair": line}) for line in lines))
-    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", texts=path, schedule="first")
+    options: Any = {"texts": path, "schedule": "first", "merge": "none"}
+    manifest = export(str(sure), attention="softmax", output=tmp_path / "bundle", **options)
     assert manifest.provenance.selection is not None
     assert manifest.provenance.selection.texts == COUNT
 
