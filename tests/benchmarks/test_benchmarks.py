@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from benchmarks.contenders import inputs, nodes, projection
 from benchmarks.contenders.graphs import SHAPES
-from benchmarks.contenders.model_sessions import Graphs, Models
 from benchmarks.measure import cases, program, record
 from benchmarks.models import __main__ as models
 from benchmarks.report import drawing, plots, results_files
@@ -32,6 +32,10 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def bench(name: str, output: Path, *arguments: str) -> dict[str, Any]:
     done = python("-m", f"benchmarks.{name}", "--seconds", "0", "--output", str(output), *arguments)
     assert done.returncode == 0, done.stderr
+    return written_in(output)
+
+
+def written_in(output: Path) -> dict[str, Any]:
     written: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     assert set(written) >= RESULT
     assert not list(output.parent.glob("*.partial"))
@@ -79,10 +83,24 @@ def test_the_value_projection_is_timed_beside_a_dense_one() -> None:
     assert all({"projection", "whole", "whole_by_ort"} <= set(setting) for setting in row["settings"])
 
 
-def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
-    sizes = ["--shapes", "lra", "--lengths", "96", "--num-hashes", "8", "32", "--threads", "1"]
-    result = bench("models", tmp_path / "m.json", "--sections", "models", *sizes)
-    [row] = result["models"]
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every section of `python -m benchmarks.models` in this process: the shapes' widths, few layers, short texts."""
+    shapes = {name: replace(shape, layers=2 if name == "lra" else 1) for name, shape in SHAPES.items()}
+    output = tmp_path_factory.mktemp("models") / "m.json"
+    sizes = ["--shapes", "lra", "bert", "paper", "--lengths", "64", "--num-hashes", "8", "32", "--threads", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, shape in shapes.items():
+            patch.setitem(models.SHAPES, name, shape)
+            patch.setitem(models.INT8_LENGTHS, name, (64,) if name == "lra" else ())
+            patch.setitem(models.RAGGED, name, ("batch",) if name == "lra" else ())
+        patch.setattr(models.attention, "ragged_lengths", lambda: {"batch": [3, 50, 17]})
+        assert models.main(["--seconds", "0", "--output", str(output), *sizes]) == 0
+    return written_in(output)
+
+
+def test_models_are_timed_beside_fused_attention(measured: dict[str, Any]) -> None:
+    row = measured["models"][0]
     own = {"yoso m=8", "yoso m=32", "yoso-c m=32", "free attention"}
     assert set(row["contenders"]) == own | {"softmax", "mha", "attention23"}
     assert_timed(row["contenders"])
@@ -90,13 +108,11 @@ def test_models_are_timed_beside_fused_attention(tmp_path: Path) -> None:
     assert set(row["over_fused"]) == own | {"softmax"}
     assert row["best_fused"] in ("mha", "attention23")
     assert set(row["errors"]) == {"yoso m=0", "yoso-c m=0", "mha", "attention23"}
-    assert result["shapes"]["lra"]["hidden"] == 64
+    assert measured["shapes"]["lra"]["hidden"] == 64
 
 
-def test_mca_and_the_papers_bits_are_timed_in_whole_models(tmp_path: Path) -> None:
-    sizes = ["--shapes", "bert", "paper", "--lengths", "64", "--num-hashes", "32", "--threads", "1"]
-    result = bench("models", tmp_path / "m.json", "--sections", "models", *sizes)
-    bert, paper = result["models"]
+def test_mca_and_the_papers_bits_are_timed_in_whole_models(measured: dict[str, Any]) -> None:
+    _, bert, paper = measured["models"]
     assert {name for name in bert["over_softmax"] if name.startswith("mca")} == {
         "mca alpha=0.2", "mca alpha=0.4", "mca alpha=1",
     }  # fmt: skip
@@ -105,19 +121,16 @@ def test_mca_and_the_papers_bits_are_timed_in_whole_models(tmp_path: Path) -> No
     assert paper["errors"]["yoso, 6 bits m=0"] < 1e-4
 
 
-def test_a_ragged_batch_runs_packed_and_padded_alike() -> None:
-    graphs = Graphs(SHAPES["lra"], models.KNOBS["lra"])
-    row = models.ragged(Models(graphs, 2), "batch", [3, 50, 17], [8], 0.0)
+def test_a_ragged_batch_runs_packed_and_padded_alike(measured: dict[str, Any]) -> None:
+    [row] = measured["ragged"]
     assert row["errors"]["padded"] < 1e-4
-    assert set(row["over_fused"]) == {"yoso m=8", "free attention", "softmax"}
+    assert set(row["over_fused"]) == {"yoso m=8", "yoso m=32", "yoso-c m=32", "free attention", "softmax"}
     assert row["best_fused"] == "padded"
     assert row["lengths"] == [3, 50, 17]
 
 
-def test_int8_models_are_timed_beside_fp32(tmp_path: Path) -> None:
-    sizes = ["--shapes", "lra", "--threads", "1"]
-    result = bench("models", tmp_path / "m.json", "--sections", "int8", *sizes)
-    [row] = result["int8"]
+def test_int8_models_are_timed_beside_fp32(measured: dict[str, Any]) -> None:
+    [row] = measured["int8"]
     assert set(row["over_fp32"]) == {"softmax", "yoso m=16"}
     assert 0 < row["errors"]["int8 softmax"] < 0.25
     assert row["bytes"]["int8 yoso"] < row["bytes"]["yoso"]

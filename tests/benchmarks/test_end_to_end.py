@@ -60,8 +60,8 @@ def test_every_contender_classifies_the_same_documents(
 ) -> None:
     monkeypatch.setattr(end_to_end, "MOST_TIMED", 40)
     output = tmp_path / "e.json"
-    done = end_to_end.main([str(checkpoint), "--shapes", "--quick", "--seconds", "0", "--output", str(output)])
-    assert done == 0
+    words = ["--shapes", "--quick", "--seconds", "0", "--threads", "1", "--output", str(output)]
+    assert end_to_end.main([str(checkpoint), *words]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
     [whole] = result["texts"]
     assert whole["cut"] == 30
@@ -101,8 +101,8 @@ def test_a_file_is_timed_beside_the_pipeline(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "files.json"
-    words = [str(checkpoint), "--most", "40", "--seconds", "0", "--keep", "0.5", "--output", str(output)]
-    assert files.main(words) == 0
+    words = ["--most", "20", "--threads", "1", "--seconds", "0", "--keep", "0.5", "--output", str(output)]
+    assert files.main([str(checkpoint), *words]) == 0
     names = list(json.loads(output.read_text())["contenders"])
     assert names[:2] == ["pipeline", "pipeline, sorted"]
     assert names[2:] == [f"classify, {each}" for each in ("fp32", "fp32, keep 0.5", "int8", "int8, keep 0.5")]

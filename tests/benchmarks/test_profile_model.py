@@ -1,9 +1,11 @@
 """Where whole models' time goes: every node counts in one line, and the tables show what was measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.contenders.graphs import SHAPES
 from benchmarks.models import profile_model
 from benchmarks.report import profile_tables
 
@@ -26,6 +28,7 @@ def test_every_node_counts_in_one_line(precision: str, monkeypatch: pytest.Monke
 def test_tables_show_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "profile.json"
     monkeypatch.setitem(profile_model.LENGTHS, "paper", (64,))
+    monkeypatch.setitem(SHAPES, "paper", replace(SHAPES["paper"], layers=2))
     arguments = ["--seconds", "0", "--output", str(output), "--models", "paper", "--precisions", "fp32"]
     assert profile_model.main(arguments) == 0
     result = json.loads(output.read_text(encoding="utf-8"))

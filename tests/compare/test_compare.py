@@ -174,20 +174,20 @@ def test_texts_are_not_run_where_a_setting_is_far_slower_than_exact(
     assert Times([[1.6, 2.9], [1.6, 3.2], [0.5, 0.5]], [1.0, 2.0], [], []).far_slower() == [False, True, False]
 
     def slow(model: Any, settings: list[Any], _: Any, __: Any, lengths: list[int], *_more: Any, **__more: Any) -> Times:
-        is_slow = ["alpha" in setting or setting["keep"] < 1 for setting in settings]
+        is_slow = [setting["keep"] < 1 for setting in settings]
         seconds = [[2.0 if each else 1.0] * len(lengths) for each in is_slow]
         return Times(seconds, [1.0] * len(lengths), seconds, [[True] * len(lengths)] * len(settings))
 
     monkeypatch.setattr(pipeline, "times", slow)
     code, output, _ = compare(
-        checkpoint, "--data", data, "--output", tmp_path / "new", "--precision", "fp32", "--attention", "mca",
+        checkpoint, "--data", data, "--output", tmp_path / "new", "--precision", "fp32", "--attention", "softmax",
         "--values", 2, "--max-texts", 40,
     )  # fmt: skip
     assert code == 0
     result = json.loads((tmp_path / "new" / pipeline.RESULT).read_text())
     assert [(row["method"], row["shown"]) for row in result["ranges"][0]["settings"]] == [("softmax", "exact")]
     names = [row["name"] for row in result["not_compared"] if "times as slow" in row["why"]]
-    assert {name.split(" at ")[0] for name in names} == {"softmax", "mca", "softmax mean", "mca sampled"}
+    assert {name.split(" at ")[0] for name in names} == {"softmax", "softmax mean"}
     assert f"{', '.join(names)}: more than 1.5 times as slow as exact at every length, so that no text was" in output
 
 

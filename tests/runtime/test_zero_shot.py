@@ -59,7 +59,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, Path
     base, both = tmp_path_factory.mktemp("nli"), {}
     for count, names in ((3, NAMES["three"]), (2, NAMES["two"])):
         labels = dict(enumerate(names))
-        config = bert(vocab_size=270, max_position_embeddings=300, id2label=labels, num_labels=count)
+        shape = {"vocab_size": 270, "max_position_embeddings": 300, "num_hidden_layers": 1}
+        config = bert(**shape, id2label=labels, num_labels=count)
         model: Any = transformers.AutoModelForSequenceClassification.from_config(config)
         randomise(model)
         checkpoint, bundle = base / f"checkpoint{count}", base / f"bundle{count}"
