@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import CHECKPOINTS, save
+from common.smaller_bundle import write_int8
 from filelock import FileLock
 from tracing import remember
 
@@ -56,5 +57,19 @@ def exported(shared: Path, checkpoint: Callable[[str], Path]) -> Callable[..., P
 
         place = precision if merge == DROPPED else f"{precision}-{merge}"
         return once(shared / "bundles" / place / f"{name}-{attention}", make)
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def rounded(shared: Path, exported: Callable[..., Path]) -> Callable[[str, str], Path]:
+    """Folder of such a bundle with int8 linear layers, made of the one in fp32 without another trace.
+
+    Its graph is the one that an export in int8 has (tests/export/test_int8.py).
+    """
+
+    def get(name: str, attention: str) -> Path:
+        folder = shared / "bundles" / "rounded" / f"{name}-{attention}"
+        return once(folder, partial(write_int8, exported(name, attention)))
 
     return get

@@ -1,19 +1,27 @@
-"""The command `attenuator export`, in a process of its own."""
+"""The command `attenuator export`: once in a process of its own, and what it prints, in this one."""
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "attenuator", "export", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    """The command in this process."""
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        try:
+            code = main(["export", *arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 def test_help_teaches() -> None:
@@ -36,10 +44,11 @@ def test_help_teaches() -> None:
 
 def test_writes_a_bundle(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     output = tmp_path / "reviews"
-    done = run(
-        str(checkpoint("encoder-yoso")), "--attention", "yoso", "--output", str(output), "--max-tokens", "300",
-        "--table-precision", "int16",
-    )  # fmt: skip
+    command = [
+        sys.executable, "-m", "attenuator", "export", str(checkpoint("encoder-yoso")), "--attention", "yoso",
+        "--output", str(output), "--max-tokens", "300", "--table-precision", "int16",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert read_manifest(output).max_tokens == 300
     assert read_manifest(output).attention.attributes["table_precision"] == "int16"

@@ -63,10 +63,12 @@ def test_served_answers_are_pytorchs(
 
 
 @pytest.mark.parametrize("key", EVERY)
-def test_the_commands_know_it(key: str, bundles: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_know_it(
+    key: str, address: str, bundles: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(bundles[key])]) == 0
     assert ATTENTIONS[key].name in capsys.readouterr().out
-    assert main(["classify", "--bundle", str(bundles[key]), "--json", TEXT]) == 0
+    assert main(["classify", "--url", address, "--model", key, "--json", TEXT]) == 0
     assert json.loads(capsys.readouterr().out)["label"]
 
 

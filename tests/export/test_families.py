@@ -17,6 +17,7 @@ from attenuator.runtime import create
 
 LAYERS = {"albert": 3, "modernbert-mean": 3, "bert-one-layer": 1, "albert-groups": 8}
 LAYERS |= {"mpnet-long": 1, "deberta-v2-plain": 1, "deberta-v2": 3}
+LAYERS |= dict.fromkeys(("roberta-regression", "distilbert-sinusoidal", "electra-equal"), 1)
 BY_KEY = {operator.key: operator for operator in OPERATORS}
 Get = Callable[[str, str], Path]
 

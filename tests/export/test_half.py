@@ -29,13 +29,17 @@ CASES = [("encoder-yoso", "yoso"), ("bert", "mca"), ("modernbert-mean", "mca"), 
 TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 # Relative error of one rounding.
 UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+# An export for each of these. ModernBERT computes in bf16 where rows are merged, below.
+HALF = [
+    (*case, precision) for precision in TYPES for case in CASES if case[0] != "modernbert-mean" or precision == "fp16"
+]
 Get = Callable[..., Path]
+every_half = pytest.mark.parametrize(("name", "attention", "precision"), HALF)
 every_case = pytest.mark.parametrize(("name", "attention"), CASES)
 every_precision = pytest.mark.parametrize("precision", TYPES)
 
 
-@every_case
-@every_precision
+@every_half
 def test_data_is_half_as_wide_and_nothing_else_is(name: str, attention: str, precision: str, exported: Get) -> None:
     folder = exported(name, attention, precision)
     manifest = read_manifest(folder)
@@ -61,8 +65,7 @@ def test_data_is_half_as_wide_and_nothing_else_is(name: str, attention: str, pre
         assert types[linear.input[1]] == TYPES[precision]
 
 
-@every_case
-@every_precision
+@every_half
 def test_its_fp32_form_equals_pytorch_but_for_the_rounding_of_weights(
     name: str, attention: str, precision: str, exported: Get, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -145,14 +148,13 @@ def test_functions_take_the_type_and_compute_in_fp32(dtype: int) -> None:
 
 @every_precision
 def test_every_node_has_a_kernel_on_cuda(precision: str, exported: Get) -> None:
-    for name, attention in CASES:
+    for name, attention, _ in (case for case in HALF if case[2] == precision):
         model = ir.load(exported(name, attention, precision) / "model.onnx")
         assert model.opset_imports[""] == KERNEL_OPSET
         assert half.without_kernel(model.graph, precision) == []
 
 
-@every_precision
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@pytest.mark.parametrize(("name", "precision"), [("bert", "fp16"), ("modernbert", "bf16")])
 def test_rows_left_out_are_merged_in_half_types_too(name: str, precision: str, exported: Get) -> None:
     folder = exported(name, "softmax", precision, "mean")
     graph = ir.load(folder / "model.onnx").graph

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from common.smaller_bundle import write_int8
 from exported import LENGTHS, eager_logits, rows, run
 from onnx import TensorProto, helper, numpy_helper
 
@@ -24,7 +23,7 @@ from attenuator.runtime.graph import read_graph
 from attenuator.runtime.session import make_options, open_session
 from attenuator.runtime.work import count_work
 
-# One for each pattern of linear layers: every case costs an export of its own.
+# One for each pattern of linear layers.
 CASES = [
     ("bert", "mca"),
     ("distilbert", "mca"),
@@ -176,8 +175,8 @@ def test_a_graph_without_linear_layers_is_refused() -> None:
 
 
 @every_case
-def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention: str, exported: Get) -> None:
-    folder = exported(name, attention, "int8")
+def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention: str, rounded: Get) -> None:
+    folder = rounded(name, attention)
     manifest = read_manifest(folder)
     knobs = {"mca": {"alpha": 0.5}, "yoso": {"num_hashes": 8}}.get(attention)
     batch = rows(manifest, LENGTHS, knobs) + rows(manifest, LENGTHS[::-1])
@@ -186,12 +185,11 @@ def test_batch_gives_every_sequence_the_bits_it_gets_alone(name: str, attention:
     assert all(np.array_equal(together[0], other) for other in together)
     for row, logits in zip(batch, together[0], strict=True):
         assert np.array_equal(run(sessions[0], manifest, [row])["logits"][0], logits)
-    assert read_manifest(folder).provenance.parity["packing"] == 0
 
 
 @every_case
-def test_optimised_graph_keeps_a_scale_for_every_row(name: str, attention: str, exported: Get, tmp_path: Path) -> None:
-    folder = exported(name, attention, "int8")
+def test_optimised_graph_keeps_a_scale_for_every_row(name: str, attention: str, rounded: Get, tmp_path: Path) -> None:
+    folder = rounded(name, attention)
     options = make_options()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     open_session(str(folder / "model.onnx"), options, CPU)
@@ -209,8 +207,8 @@ def test_optimised_graph_keeps_a_scale_for_every_row(name: str, attention: str, 
 
 
 @every_case
-def test_every_linear_layer_but_the_head_is_int8(name: str, attention: str, exported: Get) -> None:
-    plain, small = (onnx.load(exported(name, attention, precision) / "model.onnx") for precision in ("fp32", "int8"))
+def test_every_linear_layer_but_the_head_is_int8(name: str, attention: str, exported: Get, rounded: Get) -> None:
+    plain, small = (onnx.load(of(name, attention) / "model.onnx") for of in (exported, rounded))
     layers = [node for node in plain.graph.node if node.op_type in ("Gemm", "MatMul")]
     kept = [node for node in small.graph.node if node.op_type in ("Gemm", "MatMul")]
     products = [node for node in small.graph.node if node.op_type == "MatMulInteger"]
@@ -234,9 +232,9 @@ def test_every_linear_layer_but_the_head_is_int8(name: str, attention: str, expo
 @pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
 @every_case
 def test_stays_close_to_pytorch(
-    name: str, attention: str, library: bool, exported: Get, checkpoint: Callable[[str], Path]
+    name: str, attention: str, library: bool, rounded: Get, checkpoint: Callable[[str], Path]
 ) -> None:
-    folder = exported(name, attention, "int8")
+    folder = rounded(name, attention)
     manifest = read_manifest(folder)
     batch = rows(manifest, LENGTHS)
     expected = eager_logits(checkpoint(name), manifest, batch)
@@ -251,6 +249,7 @@ def test_bundle_says_what_rounding_cost_and_probes_its_own_logits(exported: Get)
     assert manifest.precision == "int8"
     parity = manifest.provenance.parity
     assert 0.9 <= parity["agreement"] <= 1
+    assert parity["packing"] == 0
     assert parity["times_as_fast_as_fp32"] > 0
     assert parity["fp32_bytes"] == (plain / "model.onnx").stat().st_size > (folder / "model.onnx").stat().st_size
     model = load(folder)
@@ -274,18 +273,15 @@ def test_manifest_of_an_fp32_bundle_does_not_change(exported: Get) -> None:
 
 @pytest.mark.parametrize(("name", "attention"), [("encoder-yoso", "yoso"), ("bert", "mca")])
 def test_an_fp32_bundle_is_rounded_to_the_graph_that_export_makes(
-    name: str, attention: str, exported: Get, tmp_path: Path
+    name: str, attention: str, exported: Get, rounded: Get
 ) -> None:
-    write_int8(exported(name, attention), tmp_path / "copy")
-    rounded, expected = (
-        onnx.load(path / "model.onnx") for path in (tmp_path / "copy", exported(name, attention, "int8"))
+    small, expected = (
+        onnx.load(path / "model.onnx") for path in (rounded(name, attention), exported(name, attention, "int8"))
     )
-    assert [node.SerializeToString() for node in rounded.graph.node] == [
+    assert [node.SerializeToString() for node in small.graph.node] == [
         node.SerializeToString() for node in expected.graph.node
     ]
-    weights = [
-        {one.name: numpy_helper.to_array(one) for one in model.graph.initializer} for model in (rounded, expected)
-    ]
+    weights = [{one.name: numpy_helper.to_array(one) for one in model.graph.initializer} for model in (small, expected)]
     assert weights[0].keys() == weights[1].keys()
     assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
 

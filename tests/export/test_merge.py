@@ -22,14 +22,13 @@ from attenuator.runtime.graph import read_graph
 Get = Callable[..., Path]
 UNMERGED = "unmerged_cu_seqlens"
 INPUTS = {operator.name: [item.name for item in operator.inputs] for operator in OPERATORS}
-# One for each way in which layers are computed.
+# One for each operator that can attend to such a row, with each kind of table, and for each way in which rows leave a
+# layer: dropped behind each kind of norm, dropped where layers see windows, frozen. Layers of other families hand their
+# rows to the same two functions, which tests/export/test_selection.py tries on each.
 MERGING = [
     ("bert", "mca"),
-    ("distilbert", "mca"),
-    ("albert-groups", "mca"),
     ("encoder-softmax", "softmax"),
     ("modernbert", "softmax"),
-    ("modernbert", "mca"),
     ("deberta-v2", "softmax"),
     ("mpnet", "softmax"),
     ("modernbert-mean", "mca"),

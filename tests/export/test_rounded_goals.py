@@ -47,11 +47,14 @@ def pairs() -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(pairs: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A weak pair model, whose answers lie near the boundary of two labels: in fp32, in int8, and texts for it."""
+    """A weak pair model, whose answers lie near the boundary of two labels: in fp32, in int8, and texts for it.
+
+    In `other` it lies as it was before its bias was moved there.
+    """
     folder = tmp_path_factory.mktemp("weak")
     checkpoint = save(Checkpoint(bert(num_labels=2)), folder / "checkpoint")
-    export(str(checkpoint), attention="softmax", output=folder / "fp32")
-    answers = logits(serve(folder / "fp32", check=False), pairs, {"keep": 1.0})
+    export(str(checkpoint), attention="softmax", output=folder / "other")
+    answers = logits(serve(folder / "other", check=False), pairs, {"keep": 1.0})
     model = load(checkpoint)
     model.classifier.bias.data[1] += float(np.quantile(answers[:, 0] - answers[:, 1], 0.1))
     model.save_pretrained(checkpoint)
@@ -93,17 +96,24 @@ def test_agreement_is_with_the_answers_in_fp32(calibrated: Path, folder: Path, p
     assert 0.9 < calibration.settings[0].agreement[0].value < 0.99, "rounding moves labels of this model"
 
 
-@pytest.mark.parametrize("more", [[], ["--escalate"], ["--escalate", "--keep", "0.5"]], ids=" ".join)
-def test_a_goal_above_what_rounding_keeps_is_refused(calibrated: Path, more: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("more", "goals"),
+    [([], ["0.999", "1"]), (["--escalate"], ["0.999"]), (["--escalate", "--keep", "0.5"], ["1"])],
+    ids=["alone", "escalate", "escalate-keep"],
+)
+def test_a_goal_above_what_rounding_keeps_is_refused(calibrated: Path, more: list[str], goals: list[str]) -> None:
     words = ["classify", "--bundle", calibrated, "the quick fox", "--json", *more, "--min-agreement"]
-    for goal in ("0.999", "1"):
+    for goal in goals:
         code, _, errors = command(*words, goal)
         assert code == 1
         assert re.search(r"is above what this bundle's rounding is shown to keep: .* of \d+ answers", errors)
     code, output, _ = command(*words, "0.8")
     assert code == 0
     assert json.loads(output).get("expected_agreement", 0) < 1, "known of measured knobs"
-    assert " -" in command("inspect", calibrated)[1].split("Calibration:")[1], "the table has no setting for 0.99"
+
+
+def test_the_table_has_no_setting_for_a_goal_above_what_rounding_keeps(calibrated: Path) -> None:
+    assert " -" in command("inspect", calibrated)[1].split("Calibration:")[1]
 
 
 def test_what_sets_nothing_runs_at_the_default_goal_and_expects_the_answers_in_fp32(
@@ -154,10 +164,8 @@ def test_what_cannot_be_the_reference_is_refused(words: list[str], sentence: str
     assert sentence in errors
 
 
-def test_a_bundle_of_another_checkpoint_is_no_reference(folder: Path, tmp_path: Path) -> None:
-    other = save(Checkpoint(bert(num_labels=2)), tmp_path / "checkpoint")  # its bias was not moved
-    export(str(other), attention="softmax", output=tmp_path / "other")
-    words = ["--data", folder / "texts.jsonl", "--reference", tmp_path / "other"]
+def test_a_bundle_of_another_checkpoint_is_no_reference(folder: Path) -> None:
+    words = ["--data", folder / "texts.jsonl", "--reference", folder / "other"]
     code, _, errors = command("calibrate", folder / "int8", *words)
     assert code == 1
     assert "holds other weights or labels" in errors
@@ -180,7 +188,8 @@ def test_a_calibration_against_the_bundles_own_answers_counts_as_none(calibrated
 
 def test_texts_choose_a_default_by_the_answers_in_fp32(folder: Path, pairs: list[list[str]], tmp_path: Path) -> None:
     source, texts = str(folder / "checkpoint"), folder / "texts.jsonl"
-    manifest = export(source, attention="softmax", output=tmp_path / "bundle", precision="int8", texts=texts)
+    options: dict[str, Any] = {"precision": "int8", "texts": texts, "merge": "none"}
+    manifest = export(source, attention="softmax", output=tmp_path / "bundle", **options)
     chosen = manifest.provenance.selection
     assert chosen is not None
     assert chosen.share == 1, "what rounding changes is more than a default may change"

@@ -118,13 +118,16 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         )
     ),
     "roberta-regression": Checkpoint(
-        transformers.RobertaConfig(**SMALL | {"num_labels": 1, "problem_type": "regression"}), ("softmax",)
+        transformers.RobertaConfig(**SMALL | {"num_labels": 1, "problem_type": "regression", "num_hidden_layers": 1}),
+        ("softmax",),
     ),
     "distilbert-sinusoidal": Checkpoint(
-        transformers.DistilBertConfig(**DISTIL | {"sinusoidal_pos_embds": True, "n_heads": 2, "activation": "relu"})
+        transformers.DistilBertConfig(
+            **DISTIL | {"sinusoidal_pos_embds": True, "n_layers": 1, "n_heads": 2, "activation": "relu"}
+        )
     ),
     "electra-equal": Checkpoint(
-        transformers.ElectraConfig(**SMALL | {"embedding_size": 32, "hidden_act": "silu"}),
+        transformers.ElectraConfig(**SMALL | {"embedding_size": 32, "hidden_act": "silu", "num_hidden_layers": 1}),
         ("softmax",),
         stored=torch.bfloat16,
     ),
