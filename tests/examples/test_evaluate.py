@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,13 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+unchecked = partial(load, check=False)
+
+
 def rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
     """The cells of the table that the program prints."""
     monkeypatch.setitem(evaluate.TASKS, "imdb", lambda folder: TASK)
+    monkeypatch.setattr(evaluate, "load", unchecked)  # other tests check these bundles
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--task", "imdb", "--data", ".", *arguments])
     evaluate.main()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -66,7 +71,7 @@ def test_a_bundle_agrees_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: py
     sweep = ("--knob", "alpha", "--values", "0", "0.5")
     head, exact, sampled = rows(monkeypatch, capsys, "--bundle", own, "--against", own, *sweep)
     assert head[3:] == ["agreement", "per label", "largest difference"]
-    knobs = load(BUNDLES / "reviews-mca").knobs.exact()  # those of which no values are asked for stay exact
+    knobs = unchecked(BUNDLES / "reviews-mca").knobs.exact()  # those of which no values are asked for stay exact
     assert [exact[0], sampled[0]] == [evaluate.described(knobs), evaluate.described(knobs | {"alpha": 0.5})]
     assert exact[3:] == sampled[3:] == ["1.0000", "1.0000", "0"]
     assert exact[1] == exact[2]
@@ -78,7 +83,7 @@ def test_rounding_moves_logits_and_opposite_labels_do_not_agree(
     arguments = ("--bundle", str(rounded), "--against", str(BUNDLES / "reviews-mca"))
     head, *body = rows(monkeypatch, capsys, *arguments)
     assert head[1:3] == ["accuracy, reviews-mca (int8)", "accuracy, reviews-mca (fp32)"]
-    model = load(BUNDLES / "reviews-mca")
+    model = unchecked(BUNDLES / "reviews-mca")
     assert [row[0] for row in body] == [
         evaluate.described(model.knobs.exact()),
         evaluate.described(model.knobs.defaults()),
@@ -121,7 +126,7 @@ def test_half_tables_change_the_looked_up_rows_alone(tmp_path: Path, monkeypatch
     for name in changed:
         table = numpy_helper.to_array(before[name])
         np.testing.assert_array_equal(numpy_helper.to_array(after[name]), table.astype(np.float16))
-    exact, half = load(source), load(tmp_path / "half")
+    exact, half = unchecked(source), unchecked(tmp_path / "half")
     rows = [Row(ids, ids * 0, exact.knobs.exact()) for ids in (np.arange(1, 9), np.arange(3, 40) % 20)]
     for one, other in zip(exact.run(rows), half.run(rows), strict=True):
         assert not np.array_equal(one.logits, other.logits)
