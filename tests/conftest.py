@@ -7,6 +7,7 @@ import ctypes
 import functools
 import gc
 import os
+import sys
 
 import pytest
 
@@ -39,6 +40,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if reason is not None:
         message = f"no GPU to test on: {reason}"
         pytest.fail(message, pytrace=False) if os.environ.get(REQUIRED) == "1" else pytest.skip(message)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A command that set PyTorch's threads set them for the whole process, and later tests would spin."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
