@@ -4,6 +4,7 @@ Scores, weights and values are rounded as the kernels do it, bit for bit in all 
 are float64. Whatever no int8 stands for (keys or values that are not finite) is not here: it is computed in float.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,10 +101,10 @@ def weigh(scores: Integers, seen: NDArray[np.bool_], step: Singles) -> tuple[Int
     return weights, np.where(seen.any(axis=1), highest * step.astype(np.float64), -np.inf)
 
 
-def key_blocks(length: int, apart: int) -> list[slice]:
-    """The keys of a sequence as they are scored together; the first `apart` of them come by themselves."""
-    borders = [0, *([apart] if apart else []), *range(KEY_BLOCK, length, KEY_BLOCK), length]
-    return [slice(begin, end) for begin, end in zip(borders[:-1], borders[1:], strict=True)]
+def key_blocks(length: int, apart: int, last_apart: bool) -> list[slice]:
+    """The keys of a sequence as they are scored together; the first `apart`, or the last, come by themselves."""
+    borders = {0, apart, *range(KEY_BLOCK, length, KEY_BLOCK), length - last_apart, length}
+    return [slice(begin, end) for begin, end in pairwise(sorted(borders))]
 
 
 def one_head(
@@ -113,9 +114,10 @@ def one_head(
     keys, values = round_keys(key, scale or key.shape[1] ** -0.5), round_values(value)
     queries = round_queries(query, keys.scale)
     scores = queries.numbers @ keys.numbers.T
-    more = np.rint(np.float32(np.log2(last_key_rows)) / queries.scale).astype(np.int64)
-    scores[:, -1] = np.minimum(scores[:, -1] + more, MOST_SCORE) if last_key_rows > 1 else scores[:, -1]
-    blocks = [(at, *weigh(scores[:, at], seen[:, at], queries.scale)) for at in key_blocks(len(key), apart)]
+    pieces = key_blocks(len(key), apart, last_key_rows > 1)
+    blocks = [(at, *weigh(scores[:, at], seen[:, at], queries.scale)) for at in pieces]
+    top_of_last = blocks[-1][-1]
+    top_of_last += np.log2(last_key_rows)  # its block has no other key, if it stands for several rows
     highest = np.max([top for _, _, top in blocks], axis=0)
     sums, products = np.zeros(len(query)), np.zeros((len(query), value.shape[1]))
     for at, weights, top in blocks:

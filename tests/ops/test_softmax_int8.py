@@ -85,6 +85,30 @@ def test_a_last_key_that_stands_for_several(more: dict[str, AttributeValue]) -> 
     check(inputs, num_heads=2, **more)
 
 
+@pytest.mark.parametrize("length", [48, 128, 129, 256])
+@pytest.mark.parametrize("more", [{}, {"importance": "maximum"}, {"window": 200}], ids=str)
+def test_a_last_key_that_stands_for_many_hides_no_other(length: int, more: dict[str, AttributeValue]) -> None:
+    """Others weigh a thousandth: a byte beside it would be 0."""
+    inputs = draw((length,), 1, 8, 8)
+    inputs["key"][:] = inputs["key"][0]
+    inputs["value"][:] = np.arange(length)[:, None] < length - 1
+    inputs["unmerged_cu_seqlens"] = offsets([length + 999])
+    output = outputs(inputs, num_heads=1, **more)[0]
+    exact = softmax_attention(**inputs, num_heads=1, window=int(more.get("window", 0)))
+    np.testing.assert_allclose(output, exact, atol=0.01)
+
+
+@pytest.mark.parametrize("scores", [44, 100, 1000])
+def test_a_last_key_that_stands_for_several_beside_the_largest_sums(scores: int) -> None:
+    """Keys of one direction and queries along it: each of 256 products is the largest there is."""
+    length, head_dim = 64, 256
+    inputs = draw((length,), 1, head_dim, 8)
+    inputs["query"][:] = scores / head_dim
+    inputs["key"][:] = np.where(np.arange(length) % 2, 1, -1)[:, None]
+    inputs["unmerged_cu_seqlens"] = offsets([length + 300])
+    check(inputs, num_heads=1, scale=1.0)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, -0.2, 0.3, 50.0, 1e4, 1e28])
 @pytest.mark.parametrize("more", [{}, {"window": 9, "global_tokens": 1}], ids=str)
 def test_scale_of_any_size(scale: float, more: dict[str, AttributeValue]) -> None:

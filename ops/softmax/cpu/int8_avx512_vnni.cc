@@ -49,8 +49,12 @@ struct Keys {
       : first(from), last(to), low(from / 4 * 4), count(Fours(to) - low) {}
 };
 
+// Whether the last key is a key block of its own: the bytes of other weights would be next to
+// nothing beside one that counts often.
+inline bool LastApart(const Head& head) { return head.last_key_rows != 1; }
+
 // Calls visit(keys, masked) for each range of keys that the rows see, in order. A key that all see
-// comes apart from the others, as in ForKeys of block.inl.
+// comes apart from the others, as in ForKeys of block.inl, and so does one that stands for several.
 template <class Visit>
 inline void ForKeyBlocks(const Head& head, const Rows& rows, const Visit& visit) {
   const std::int64_t end = rows.begin + rows.count;
@@ -62,6 +66,7 @@ inline void ForKeyBlocks(const Head& head, const Rows& rows, const Visit& visit)
   }
   for (std::int64_t first = low, last; first < high; first = last) {
     last = Smaller((first / kInt8KeyBlock + 1) * kInt8KeyBlock, high);
+    if (LastApart(head) && last == head.length && first < last - 1) --last;
     const bool masked =
         head.window > 0 && (first < SeenBegin(head, end - 1) || last > SeenEnd(head, rows.begin));
     visit(Keys(first, last), masked);
@@ -87,21 +92,11 @@ inline void Score(const Head& head, const Rounded& rounded, const Rows& rows, co
   });
 }
 
-// Adds the last key's term where it stands for several rows, hides what rows do not see, and finds
-// the largest scores again.
+// Hides what rows do not see, and finds the largest scores again.
 inline void Adjust(const Head& head, const Rows& rows, const Keys& keys, bool masked,
                    const Int8Scratch& scratch) {
   const std::int64_t pitch = rows.pitch;
   std::int32_t* const scores = scratch.scores - keys.low * pitch;
-  if (keys.last == head.length && head.last_key_rows != 1) {
-    std::int32_t* const line = scores + (keys.last - 1) * pitch;
-    const Vector term = Simd::Set(__builtin_log2f(head.last_key_rows));
-    for (std::int64_t lane = 0; lane < pitch; lane += kWidth) {
-      const Integers more = Simd::Round(Simd::Div(term, Simd::Load(scratch.step + lane)));
-      Simd::Store(line + lane, Simd::Min(Simd::Add(Simd::Load(line + lane), more),
-                                         Simd::Set(kMagicBits + kMostSum)));
-    }
-  }
   if (masked) {
     Mask(head, rows.begin, rows.count, keys.first, keys.last,
          reinterpret_cast<float*>(scores + keys.first * pitch), pitch);
@@ -209,15 +204,15 @@ inline void AttendBlock(const Head& head, const Rounded& rounded, const Rows& ro
   float* tops = maxima == nullptr ? nullptr : scratch.tops;
   bool any = false;
   ForKeyBlocks(head, rows, [&](const Keys& keys, bool masked) {
-    const bool term = keys.last == head.length && head.last_key_rows != 1;
+    const bool apart = LastApart(head) && keys.last == head.length;
     Score(head, rounded, rows, keys, scratch);
-    if (masked || term || keys.count != keys.last - keys.first) {
+    if (masked || keys.count != keys.last - keys.first) {
       Adjust(head, rows, keys, masked, scratch);
       Weigh<true>(rows, keys, weights, scratch);
     } else {
       Weigh<false>(rows, keys, weights, scratch);
     }
-    TakeWeights(rows.pitch, tops, scratch);
+    TakeWeights(rows.pitch, apart ? __builtin_log2f(head.last_key_rows) : 0, tops, scratch);
     AddValues(head, rounded, rows, keys, weights, any, scratch);
     any = true;
     if (maxima == nullptr) return;

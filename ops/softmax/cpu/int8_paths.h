@@ -33,7 +33,7 @@ inline constexpr std::int64_t kInt8KeyBlock = 128;
 constexpr std::int64_t Fours(std::int64_t count) { return (count + 3) / 4 * 4; }
 
 // The most pieces that ForKeyBlocks cuts the keys of a row block into.
-constexpr std::int64_t Int8Pieces(const Head& head) { return BlockKeys(head) / kInt8KeyBlock + 3; }
+constexpr std::int64_t Int8Pieces(const Head& head) { return BlockKeys(head) / kInt8KeyBlock + 4; }
 
 // Weights, a byte each, that a row block keeps: of one key block, or of all keys for maxima.
 constexpr std::int64_t Int8WeightFloats(const Head& head, bool maxima) {

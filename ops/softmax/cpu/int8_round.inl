@@ -17,7 +17,6 @@ constexpr float kLeastStep = 0x1p-16f, kMostStep = 4;
 // sum, exactly, without a conversion.
 constexpr std::int32_t kMagicBits = 0x4B400000;
 constexpr float kMagic = 0x1.8p23f;
-constexpr std::int32_t kMostSum = (1 << 22) - 1;
 
 // Rounded keys and values of a head, as they lie in memory.
 struct Rounded {

@@ -109,13 +109,13 @@ template <bool kSome, int kVectors>
   for (int v = 0; v < kVectors; ++v) Simd::Store(scratch.total + lane + v * kWidth, total[v]);
 }
 
-// Takes a key block's weights into the running maximum and sum.
-inline void TakeWeights(std::int64_t pitch, float* tops, const Int8Scratch& scratch) {
+// Takes a key block's weights, each times 2^term, into the running maximum and sum.
+inline void TakeWeights(std::int64_t pitch, float term, float* tops, const Int8Scratch& scratch) {
   const Vector one = Simd::Set(1.0f), least = Simd::Set(-125.99f);
   for (std::int64_t lane = 0; lane < pitch; lane += kWidth) {
     const Vector most = Simd::FloatOfBits(Simd::Load(scratch.most + lane));
-    const Vector top =
-        Simd::Mul(Simd::Sub(most, Simd::Set(kMagic)), Simd::Load(scratch.step + lane));
+    const Vector top = Simd::Fma(Simd::Sub(most, Simd::Set(kMagic)),
+                                 Simd::Load(scratch.step + lane), Simd::Set(term));
     const Vector old = Simd::Load(scratch.maximum + lane), now = Simd::Max(top, old);
     const Vector old_factor = Simd::Exp2(Simd::Sub(old, now), one, least);
     const Vector new_factor = Simd::Exp2(Simd::Sub(top, now), one, least);
