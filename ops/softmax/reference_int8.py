@@ -18,6 +18,9 @@ __all__ = ["FEWEST_KEYS", "KEY_BLOCK", "int8_softmax_attention", "round_keys", "
 HIGHEST = np.float32(127)
 KEY_BLOCK = 128
 FEWEST_KEYS = 48  # a shorter sequence is computed in float
+MOST_LOST = (
+    1 / 64
+)  # of the sum of a row's weights, which rounding may move by so much; else the row is computed in float
 LEAST_SIZE = np.float32(1e-30)  # keys and values no larger than that are 0
 LEAST_STEP, MOST_STEP = np.float32(2**-16), np.float32(4)
 MOST_SCORE = 2**22 - 1
@@ -83,8 +86,10 @@ def round_queries(query: Floats, key_step: Singles) -> Rounded:
     return Rounded(numbers, np.clip(step, LEAST_STEP, MOST_STEP), np.zeros(rows.shape[1], np.float32))
 
 
-def weigh(scores: Integers, seen: NDArray[np.bool_], step: Singles) -> tuple[Integers, NDArray[np.float64]]:
-    """Weights of a key block in [0, 255], 255 for the largest score of a row, and that score as a power of two.
+def weigh(scores: Integers, seen: NDArray[np.bool_], step: Singles) -> tuple[Integers, Integers, NDArray[np.float64]]:
+    """Weights of a key block in [0, 255], 255 for the largest score of a row.
+
+    Beside them, what rounding took from the sum of each row's weights, in 128ths, and that score as a power of two.
 
     Args:
         scores: [rows, keys].
@@ -98,7 +103,8 @@ def weigh(scores: Integers, seen: NDArray[np.bool_], step: Singles) -> tuple[Int
     z = np.clip(np.rint(below.astype(np.float32)), 0, 0xFFFF).astype(np.int64)
     power = POWERS[z % 32] >> np.minimum(z // 32, 15)
     weights = np.where(seen, (power * 256 + 2**14) >> 15, 0)
-    return weights, np.where(seen.any(axis=1), highest * step.astype(np.float64), -np.inf)
+    rest = np.where(seen, power - 128 * weights, 0).sum(axis=1)
+    return weights, rest, np.where(seen.any(axis=1), highest * step.astype(np.float64), -np.inf)
 
 
 def key_blocks(length: int, apart: int, last_apart: bool) -> list[slice]:
@@ -109,8 +115,8 @@ def key_blocks(length: int, apart: int, last_apart: bool) -> list[slice]:
 
 def one_head(
     query: Floats, key: Floats, value: Floats, scale: float, seen: NDArray[np.bool_], last_key_rows: int, apart: int
-) -> NDArray[np.float64]:
-    """Output rows [n, value_dim] of one head of one sequence."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Output rows [n, value_dim] of one head of one sequence, and which of them are usable."""
     keys, values = round_keys(key, scale or key.shape[1] ** -0.5), round_values(value)
     queries = round_queries(query, keys.scale)
     scores = queries.numbers @ keys.numbers.T
@@ -118,13 +124,14 @@ def one_head(
     blocks = [(at, *weigh(scores[:, at], seen[:, at], queries.scale)) for at in pieces]
     top_of_last = blocks[-1][-1]
     top_of_last += np.log2(last_key_rows)  # its block has no other key, if it stands for several rows
-    highest = np.max([top for _, _, top in blocks], axis=0)
-    sums, products = np.zeros(len(query)), np.zeros((len(query), value.shape[1]))
-    for at, weights, top in blocks:
+    highest = np.max([top for *_, top in blocks], axis=0)
+    sums, lost, products = np.zeros(len(query)), np.zeros(len(query)), np.zeros((len(query), value.shape[1]))
+    for at, weights, rest, top in blocks:
         factor = 2 ** (top - highest)
         sums += factor * weights.sum(axis=1)
+        lost += factor * np.abs(rest) / 128
         products += factor[:, None] * (weights @ values.numbers[at])
-    return np.asarray(products / sums[:, None] * values.scale + values.mean)
+    return products / sums[:, None] * values.scale + values.mean, lost <= MOST_LOST * sums
 
 
 def int8_softmax_attention(
@@ -169,7 +176,8 @@ def int8_softmax_attention(
             continue
         seen = visible(at.length, at.length, window, global_tokens, places)
         apart = 0 if visible(at.length, at.length, window, 0, places).all() else global_tokens
-        output[at.rows, at.values] = one_head(rows, keys, values, scale, seen, several, apart)
+        rounded, usable = one_head(rows, keys, values, scale, seen, several, apart)
+        output[at.rows, at.values] = np.where(usable[:, None], rounded, exactly)
         if window and global_tokens:
             output[at.rows.start, at.values] = exactly[0]
     return output

@@ -274,3 +274,19 @@ def test_without_vnni_the_bits_are_those_of_float(lower: str) -> None:
     )
     done = in_process(script, ATTENUATOR_ISA=lower)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("length", [48, 128, 300, 1030])
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.9, 0.98])
+def test_a_key_that_takes_most_of_each_row_does_not_hide_the_others(length: int, share: float) -> None:
+    """As heads of trained models rest on one token, whose value is next to nothing."""
+    rng = np.random.default_rng(length)
+    query, key, value = rng.standard_normal((3, length, 64)) * [[[0.3]], [[0.3]], [[1.0]]]
+    query[:, 0], key[:, 0], value[0] = 8, 0, 0
+    key[0, 0] = np.log(share / (1 - share) * (length - 1))
+    inputs = {"query": query, "key": key, "value": value, "cu_seqlens": np.array([0, length])}
+    inputs = {name: array.astype(np.int32 if name == "cu_seqlens" else np.float32) for name, array in inputs.items()}
+    output, importance = outputs(inputs, num_heads=1, importance="maximum")
+    exact, exact_importance = run("softmax", inputs, {"num_heads": 1, "importance": "maximum"})
+    assert np.sqrt(np.mean((output - exact) ** 2)) < 0.008  # of values with a standard deviation of 1
+    assert np.abs(importance - exact_importance).max() < 0.02

@@ -51,24 +51,30 @@ void AttendRowsInt8(const Head& head, const std::byte* rounded, std::int64_t beg
     RoundKeysAndValues(head, memory);
     rounded = memory;
   }
-  const auto exactly = [&](std::int64_t last) {
+  const auto exactly = [&](std::int64_t first, std::int64_t last) {
+    float* const rows = output + (first - begin) * output_stride;
     if (maxima == nullptr) {
-      attention::AttendRows(head, begin, last, output, output_stride);
+      attention::AttendRows(head, first, last, rows, output_stride);
     } else {
-      attention::AttendRows(head, begin, last, output, output_stride, maxima);
+      attention::AttendRows(head, first, last, rows, output_stride, maxima);
     }
   };
+  std::int64_t row = begin;
   // One row that sees other keys than its neighbours.
-  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) {
-    exactly(1);
-    begin = 1;
-    output += output_stride;
-  }
-  if (begin == end) return;
+  if (begin == 0 && end > 0 && head.window > 0 && head.global_token) exactly(row++, 1);
   float* const memory = scratch.Take(Int8ScratchFloats(head, maxima != nullptr));
-  if (!Int8KernelsAvx512Vnni().attend(head, rounded, begin, end, output, output_stride, maxima,
-                                      memory)) {
-    exactly(end);
+  while (row < end) {
+    const std::int64_t last = row + kQueryBlock < end ? row + kQueryBlock : end;
+    float* const rows = output + (row - begin) * output_stride;
+    std::uint64_t unusable = Int8KernelsAvx512Vnni().attend(head, rounded, row, last, rows,
+                                                            output_stride, maxima, memory);
+    // Runs of rows whose weights no bytes stand for.
+    while (row < last) {
+      const bool again = (unusable & 1) != 0;
+      const std::int64_t first = row;
+      for (; row < last && ((unusable & 1) != 0) == again; ++row) unusable >>= 1;
+      if (again) exactly(first, row);
+    }
   }
 }
 

@@ -176,8 +176,8 @@ inline void TakeMaxima(const Rows& rows, const Keys& keys, const std::uint8_t* w
 }
 
 // The same over all key blocks of rows whose weights are kept.
-inline void AllMaxima(const Head& head, const Rows& rows, const Int8Scratch& scratch,
-                      float* maxima) {
+inline void AllMaxima(const Head& head, const Rows& rows, std::uint64_t unusable,
+                      const Int8Scratch& scratch, float* maxima) {
   const Vector one = Simd::Set(1.0f), least = Simd::Set(-125.99f);
   const std::uint8_t* weights = scratch.weights;
   const float* tops = scratch.tops;
@@ -189,16 +189,29 @@ inline void AllMaxima(const Head& head, const Rows& rows, const Int8Scratch& scr
           Simd::Div(Simd::Load(scratch.poison + lane), Simd::Load(scratch.sum + lane));
       Simd::Store(factors + lane, Simd::Mul(Simd::Exp2(below, one, least), share));
     }
-    for (std::int64_t lane = rows.count; lane < rows.pitch; ++lane) factors[lane] = 0;
+    for (std::int64_t lane = 0; lane < rows.pitch; ++lane) {
+      if (lane >= rows.count || (unusable >> lane & 1) != 0) factors[lane] = 0;
+    }
     TakeMaxima(rows, keys, weights, factors, maxima);
     weights += keys.count * rows.pitch;
     tops += kQueryBlock;
   });
 }
 
-// One block of rows over all the keys that they see.
-inline void AttendBlock(const Head& head, const Rounded& rounded, const Rows& rows, float* output,
-                        std::int64_t output_stride, float* maxima, const Int8Scratch& scratch) {
+// The rows whose weights no bytes stand for: beside a large weight, a tail of small ones that all
+// rounded down, or up, moved the row's sum by more than a 64th.
+inline std::uint64_t Unusable(const Rows& rows, const Int8Scratch& scratch) {
+  std::uint64_t bits = 0;
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    if (scratch.lost[i] > 2 * scratch.sum[i]) bits |= std::uint64_t{1} << i;
+  }
+  return bits;
+}
+
+// One block of rows over all the keys that they see; which of them are not usable.
+inline std::uint64_t AttendBlock(const Head& head, const Rounded& rounded, const Rows& rows,
+                                 float* output, std::int64_t output_stride, float* maxima,
+                                 const Int8Scratch& scratch) {
   RoundQueries(head, *rounded.key_factor, rows.begin, rows.count, rows.pitch, scratch);
   std::uint8_t* weights = scratch.weights;
   float* tops = maxima == nullptr ? nullptr : scratch.tops;
@@ -220,22 +233,21 @@ inline void AttendBlock(const Head& head, const Rounded& rounded, const Rows& ro
     tops += kQueryBlock;
   });
   Write(head, rounded, rows, output, output_stride, scratch);
-  if (maxima != nullptr) AllMaxima(head, rows, scratch, maxima);
+  const std::uint64_t unusable = Unusable(rows, scratch);
+  if (maxima != nullptr) AllMaxima(head, rows, unusable, scratch, maxima);
+  return unusable;
 }
 
-bool Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin, std::int64_t end,
-            float* output, std::int64_t output_stride, float* maxima, float* scratch_memory) {
+std::uint64_t Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin,
+                     std::int64_t end, float* output, std::int64_t output_stride, float* maxima,
+                     float* scratch_memory) {
   const Head head = Normalized(unchecked);
   const Rounded rounded(head, const_cast<std::byte*>(memory));
-  if (!rounded.usable()) return false;
+  if (!rounded.usable()) return ~std::uint64_t{0};
   const Int8Scratch scratch(unchecked, maxima != nullptr, scratch_memory);
-  float* const row_0 = output - begin * output_stride;
-  for (; begin < end; begin += kQueryBlock) {
-    const std::int64_t count = Smaller(end - begin, kQueryBlock);
-    AttendBlock(head, rounded, {.begin = begin, .count = count, .pitch = Padded(count)},
-                row_0 + begin * output_stride, output_stride, maxima, scratch);
-  }
-  return true;
+  const std::int64_t count = end - begin;
+  return AttendBlock(head, rounded, {.begin = begin, .count = count, .pitch = Padded(count)},
+                     output, output_stride, maxima, scratch);
 }
 
 constexpr Int8Kernels kKernels{.round = RoundHead, .attend = Attend};

@@ -17,10 +17,13 @@ using attention::kQueryBlock;
 struct Int8Kernels {
   // Rounds keys and values.
   void (*round)(const Head& head, std::byte* rounded);
-  // Rows [begin, end); false where no int8 stands for keys or values. `maxima` may be null.
-  // `scratch` is 64-byte aligned and holds Int8ScratchFloats(head, maxima != nullptr).
-  bool (*attend)(const Head& head, const std::byte* rounded, std::int64_t begin, std::int64_t end,
-                 float* output, std::int64_t output_stride, float* maxima, float* scratch);
+  // Rows [begin, end), at most kQueryBlock of them. Bit i of the result: rounding moved the sum of
+  // row begin + i too much, so that its output is not to be used; it gives no key a maximum.
+  // All bits where no int8 stands for keys or values. `maxima` may be null. `scratch` is 64-byte
+  // aligned and holds Int8ScratchFloats(head, maxima != nullptr).
+  std::uint64_t (*attend)(const Head& head, const std::byte* rounded, std::int64_t begin,
+                          std::int64_t end, float* output, std::int64_t output_stride,
+                          float* maxima, float* scratch);
 };
 
 const Int8Kernels& Int8KernelsAvx512Vnni();
@@ -44,7 +47,7 @@ constexpr std::int64_t Int8WeightFloats(const Head& head, bool maxima) {
 // What Int8Scratch in int8_round.inl lays out.
 constexpr std::int64_t Int8ScratchFloats(const Head& head, bool maxima) {
   const std::int64_t depth = PaddedToVectors(head.head_dim);
-  return kQueryBlock * (kInt8KeyBlock + depth / 4 + PaddedToVectors(head.value_dim) + 9) +
+  return kQueryBlock * (kInt8KeyBlock + depth / 4 + PaddedToVectors(head.value_dim) + 11) +
          kWidestVector * depth / 4 + Int8WeightFloats(head, maxima) +
          (maxima ? kQueryBlock * Int8Pieces(head) : 0);
 }

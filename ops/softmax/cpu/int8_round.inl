@@ -47,10 +47,12 @@ struct Int8Scratch {
   std::int32_t* start;    // [64], what a sum begins with so that keys count without their 128
   std::int32_t* most;     // [64], the largest score of the key block
   std::int32_t* total;    // [64], sum of the key block's weights
+  std::int32_t* rest;     // [64], sum of what rounding took from them, in 128ths
   float* step;            // [64], powers of two that 1 of a score is worth
   float* poison;          // [64], 1, or NaN for a query that is not finite
   float* maximum;         // [64], the largest score so far, as a power of two
   float* sum;             // [64], of all weights so far, relative to it
+  float* lost;            // [64], how much rounding moved that, key block by key block, in 128ths
   float* old_factor;      // [64], what sums so far are multiplied by
   float* new_factor;      // [64], what the key block's sums are multiplied by
   float* kept;            // [64, padded value_dim]
@@ -71,10 +73,12 @@ struct Int8Scratch {
     start = integers();
     most = integers();
     total = integers();
+    rest = integers();
     step = take(kQueryBlock);
     poison = take(kQueryBlock);
     maximum = take(kQueryBlock);
     sum = take(kQueryBlock);
+    lost = take(kQueryBlock);
     old_factor = take(kQueryBlock);
     new_factor = take(kQueryBlock);
     kept = take(kQueryBlock * PaddedToVectors(head.value_dim));
@@ -280,5 +284,6 @@ inline void RoundQueries(const Head& head, float key_factor, std::int64_t begin,
     Simd::Store(scratch.start + lane, Simd::Sub(Simd::Set(kMagicBits), total));
     Simd::Store(scratch.maximum + lane, Simd::Set(kLowest));
     Simd::Store(scratch.sum + lane, Simd::Zero());
+    Simd::Store(scratch.lost + lane, Simd::Zero());
   }
 }

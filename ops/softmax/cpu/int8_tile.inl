@@ -55,11 +55,19 @@ inline void ScoreBytes(const std::uint8_t* keys, std::int64_t depth, std::int64_
   }
 }
 
-// 2^-(z / 32) * 255, rounded, of words z from 0 on: 32nds from a table, the rest by a shift.
+// 2^-(z / 32) * 255 * 128 of words z from 0 on: 32nds from a table, the rest by a shift.
 [[gnu::always_inline]] inline Integers Power(Integers z, Integers table) {
-  const Integers fraction = _mm512_permutexvar_epi16(z, table);
-  const Integers power = _mm512_srlv_epi16(fraction, _mm512_srli_epi16(z, 5));
+  return _mm512_srlv_epi16(_mm512_permutexvar_epi16(z, table), _mm512_srli_epi16(z, 5));
+}
+
+// 128ths of a weight as whole ones, rounded.
+[[gnu::always_inline]] inline Integers WholeOf(Integers power) {
   return _mm512_mulhrs_epi16(power, _mm512_set1_epi16(256));
+}
+
+// What rounding took from a weight, in 128ths.
+[[gnu::always_inline]] inline Integers RestOf(Integers power, Integers whole) {
+  return _mm512_sub_epi16(power, _mm512_slli_epi16(whole, 7));
 }
 
 // round(255 * 128 * 2^-(i / 32)).
@@ -75,14 +83,14 @@ template <bool kSome, int kVectors>
                                               std::uint8_t* weights, const Int8Scratch& scratch) {
   const Integers table = _mm512_load_si512(kPowers), ones = _mm512_set1_epi8(1);
   Vector step[kVectors], top[kVectors];
-  Integers total[kVectors];
+  Integers total[kVectors], rest[kVectors];
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
     const std::int64_t at = lane + v * kWidth;
     const Vector thirty_seconds = Simd::Mul(Simd::Load(scratch.step + at), Simd::Set(32.0f));
     step[v] = Simd::Sub(Simd::Zero(), thirty_seconds);
     top[v] = Simd::Mul(Simd::FloatOfBits(Simd::Load(scratch.most + at)), thirty_seconds);
-    total[v] = Simd::Set(0);
+    total[v] = rest[v] = Simd::Set(0);
   }
   for (std::int64_t j = 0; j < keys; j += 4) {
 #pragma GCC unroll 2
@@ -98,18 +106,23 @@ template <bool kSome, int kVectors>
           below[i] = _mm512_mask_mov_epi32(below[i], unseen, Simd::Set(0xFFFF));
         }
       }
-      const Integers bytes =
-          PackBytes<false>(Power(_mm512_packus_epi32(below[0], below[1]), table),
-                           Power(_mm512_packus_epi32(below[2], below[3]), table));
+      const Integers first = Power(_mm512_packus_epi32(below[0], below[1]), table);
+      const Integers second = Power(_mm512_packus_epi32(below[2], below[3]), table);
+      const Integers whole_first = WholeOf(first), whole_second = WholeOf(second);
+      const Integers bytes = PackBytes<false>(whole_first, whole_second);
       Dot(total[v], bytes, ones);
+      Dot(rest[v], ones, PackBytes<true>(RestOf(first, whole_first), RestOf(second, whole_second)));
       _mm512_storeu_si512(weights + j * pitch + (lane + v * kWidth) * 4, bytes);
     }
   }
 #pragma GCC unroll 2
-  for (int v = 0; v < kVectors; ++v) Simd::Store(scratch.total + lane + v * kWidth, total[v]);
+  for (int v = 0; v < kVectors; ++v) {
+    Simd::Store(scratch.total + lane + v * kWidth, total[v]);
+    Simd::Store(scratch.rest + lane + v * kWidth, rest[v]);
+  }
 }
 
-// Takes a key block's weights, each times 2^term, into the running maximum and sum.
+// Takes a key block's weights, each times 2^term, into the running maximum and sums.
 inline void TakeWeights(std::int64_t pitch, float term, float* tops, const Int8Scratch& scratch) {
   const Vector one = Simd::Set(1.0f), least = Simd::Set(-125.99f);
   for (std::int64_t lane = 0; lane < pitch; lane += kWidth) {
@@ -122,6 +135,9 @@ inline void TakeWeights(std::int64_t pitch, float term, float* tops, const Int8S
     const Vector total = Simd::FloatOf(Simd::Load(scratch.total + lane));
     Simd::Store(scratch.sum + lane, Simd::Fma(Simd::Load(scratch.sum + lane), old_factor,
                                               Simd::Mul(total, new_factor)));
+    const Vector lost = Simd::Abs(Simd::FloatOf(Simd::Load(scratch.rest + lane)));
+    Simd::Store(scratch.lost + lane, Simd::Fma(Simd::Load(scratch.lost + lane), old_factor,
+                                               Simd::Mul(lost, new_factor)));
     Simd::Store(scratch.maximum + lane, now);
     Simd::Store(scratch.old_factor + lane, old_factor);
     Simd::Store(scratch.new_factor + lane, new_factor);
