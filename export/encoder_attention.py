@@ -40,8 +40,8 @@ __all__ = [
     "training_mix",
 ]
 
-# Attributes that follow from the model's shape and from where a node stands in the graph.
-OF_THE_NODE = ("num_heads", "layer", "queries", "importance")
+# Attributes that follow from the model's shape, from where a node stands in the graph and from the export's precision.
+OF_THE_NODE = ("num_heads", "layer", "queries", "importance", "int8_products")
 
 # What the encoder can be trained with, by key.
 ATTENTIONS: dict[str, Operator] = {

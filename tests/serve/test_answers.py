@@ -145,7 +145,7 @@ def test_timing_headers(service: Service) -> None:
 def test_models_health_and_description(service: Service, models: dict[str, Model]) -> None:
     listed = service.client.get("/v1/models").json()["models"]
     assert {one["name"] for one in listed} == set(models)
-    keys = {"name", "revision", "device", "task", "labels", "max_tokens", "knobs", "calibration"}
+    keys = {"name", "revision", "device", "task", "labels", "ranks", "max_tokens", "knobs", "calibration"}
     assert all(set(one) == keys for one in listed)
     assert {one["device"] for one in listed} == {"cpu"}
     [knob] = next(one for one in listed if one["name"] == "yoso")["knobs"]

@@ -86,7 +86,7 @@ def variants(operator: Operator) -> Iterator[Case]:
     options: list[list[tuple[str, AttributeValue]]] = []
     optional_outputs = {item.name for item in operator.outputs if item.optional}
     for item in operator.attributes:
-        if item.name in optional_outputs or item.name == "table_precision":  # comes below
+        if item.name in optional_outputs or item.name in ("table_precision", "int8_products"):  # comes below
             continue
         if item.kind == "string":
             options.append([(item.name, choice) for choice in item.choices])
@@ -109,6 +109,8 @@ def variants(operator: Operator) -> Iterator[Case]:
             yield Case(operator, standard | {item.name: 25.0, "normalize": 2})
         if item.name == "table_precision":
             yield Case(operator, standard | {item.name: item.choices[-1]})
+        if item.name == "int8_products":
+            yield Case(operator, standard | {item.name: 1})
         if item.name in optional_outputs:
             for choice in item.choices[1:]:
                 yield Case(operator, standard | {item.name: choice})
