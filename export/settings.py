@@ -51,7 +51,7 @@ texts than it was trained with; how well, your own long texts tell:
 which --precision?
   fp32  as trained, for CPU and CUDA
   int8  linear layers in integers, for CPUs: activations are rounded to 8 bits per token, weights to 7 bits per channel
-        and stored in about a quarter of the bytes. Wide models gain: on a CPU with VNNI about 2 times as fast at 768
+        and stored in about a quarter of the bytes. Wide models gain: on a CPU with VNNI 2.3 times as fast at 768
         hidden channels, up to 1.6 times at 256. Narrower ones may get slower; export measures it and says so. There
         softmax attention over 48 tokens or more multiplies in 8 bits too. A few answers in a thousand may change:
         export shows how far logits move; measure the accuracy on your own data

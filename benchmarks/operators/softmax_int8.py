@@ -82,9 +82,8 @@ def with_products(graph: onnx.ModelProto, value: int) -> onnx.ModelProto:
     return changed
 
 
-def forms(graph: onnx.ModelProto) -> dict[str, Any]:
-    """Sessions of an fp32 graph: as it is, with int8 linear layers, and with int8 attention as well."""
-    linear = int8(graph)
+def forms(graph: onnx.ModelProto, linear: onnx.ModelProto) -> dict[str, Any]:
+    """Sessions of an fp32 graph: as it is, with int8 linear layers (`linear`), and with int8 attention as well."""
     graphs = {
         "fp32": graph,
         "int8 linear layers": with_products(linear, 0),
@@ -229,23 +228,18 @@ def main(arguments: list[str] | None = None) -> int:
         table(header, [operator(*case, options.seconds) for case in cases])
     if options.layer_lengths:
         with tempfile.TemporaryDirectory() as folder:
-            sessions = forms(traced(SHAPES["bert"].model("softmax"), Path(folder) / "model.onnx", "softmax"))
+            graph = traced(SHAPES["bert"].model("softmax"), Path(folder) / "model.onnx", "softmax")
+        sessions = forms(graph, int8(graph))
         rows = [layer(sessions, n, options.seconds) for n in options.layer_lengths]
         table(["N", "fp32, ms", *(name for name in sessions if name != "fp32")], rows)
     if options.reviews is not None:
-        sessions = forms(softmax_of_mca(onnx.load(str(BUNDLES / "reviews-mca" / "model.onnx"))))
+        graph = softmax_of_mca(onnx.load(str(BUNDLES / "reviews-mca" / "model.onnx")))
+        sessions = forms(graph, int8(graph))
         for keep in (1.0, 0.5):
             agreement("reviews-mca", sessions, options.reviews, options.count, keep=keep)
     if options.articles is not None:
         rounded = onnx.load(str(BUNDLES / "pii" / "model.onnx"))
-        plain = linear_in_float(rounded)
-        named = {
-            "fp32": plain,
-            "int8 linear layers": with_products(rounded, 0),
-            "int8 attention": with_products(plain, 1),
-            "int8": with_products(rounded, 1),
-        }
-        agreement("pii", {key: session(each) for key, each in named.items()}, options.articles, options.count)
+        agreement("pii", forms(linear_in_float(rounded), rounded), options.articles, options.count)
     return 0
 
 

@@ -48,7 +48,7 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "int8": Precision(
         torch_dtype="float32",
         cpu=True,
-        summary="int8 (linear layers: activations 8 bits a token, weights 7 bits a channel)",
+        summary="int8 (linear layers: activations 8 bits a token, weights 7 bits a channel; with VNNI attention)",
         probe_tolerance=2e-2,
         export_tolerance=0.25,
         export_repeats=8,

@@ -88,8 +88,8 @@ def exact_and_rounded(device: Device, case: Case) -> dict[str, Array]:
 @pytest.mark.parametrize(("device", "case"), [*on_host(FEW), *on_cuda(ALL)])
 def test_exact_values_are_those_of_the_cpu(device: Device, case: Case) -> None:
     inputs = exact_and_rounded(device, case)
-    in_float = Case(case.operator, {**case.attributes}, case.optional)
-    in_float.attributes.pop("int8_products", None)  # the CPU alone has them
+    attributes = {name: value for name, value in case.attributes.items() if name != "int8_products"}
+    in_float = Case(case.operator, attributes, case.optional)  # as this device multiplies in any case
     for actual, expected in zip(device.run(case, inputs), CPU.run(in_float, inputs), strict=True):
         allowed = TOLERANCE[device.data] * max(1.0, float(np.abs(expected).max(initial=0)))
         np.testing.assert_allclose(actual, expected, rtol=0, atol=allowed)

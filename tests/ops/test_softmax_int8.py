@@ -289,4 +289,4 @@ def test_a_key_that_takes_most_of_each_row_does_not_hide_the_others(length: int,
     output, importance = outputs(inputs, num_heads=1, importance="maximum")
     exact, exact_importance = run("softmax", inputs, {"num_heads": 1, "importance": "maximum"})
     assert np.sqrt(np.mean((output - exact) ** 2)) < 0.008  # of values with a standard deviation of 1
-    assert np.abs(importance - exact_importance).max() < 0.02
+    assert np.abs(importance - exact_importance).max() < 0.02  # rows computed in float count in it, too
