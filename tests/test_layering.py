@@ -105,6 +105,7 @@ MAY_IMPORT = {
         "rows",
         "runtime",
         "texts",
+        "tuning",
     },
     "commands": {
         "errors",

@@ -180,7 +180,7 @@ def said_of(logits: list[list[float]], labels: list[int] | None, task: str) -> s
     outcome = Outcome(PLAIN.calibration, [], exact[None], exact)
     texts = Texts("texts.jsonl", "0" * 64, [], None if labels is None else np.eye(2, dtype=bool)[labels])
     about: dict[str, Any] = {"task": task, "thresholds": None}
-    return alike(outcome, Manifest.model_construct(**about), Parts(texts, texts, []))
+    return alike(outcome, Manifest.model_construct(**about), Parts(texts, texts, [], []))
 
 
 def test_where_leaving_out_tokens_does_not_pay_the_sentence_says_what_does() -> None:

@@ -19,7 +19,7 @@ from attenuator.commands.calibrate import timing
 from attenuator.export import trial
 from attenuator.export.source import load as load_source
 from attenuator.runtime import load
-from attenuator.tune import pipeline, speed
+from attenuator.tune import judging, pipeline
 from attenuator.tune import texts as tune_texts
 from attenuator.tune.result import CHOOSING_SHARE
 from attenuator.tune.settings import TuneSettings
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """One turn each: what a tiny model takes says nothing."""
     turn = Timing(0.5, 2.0, 1.9, 2.1)
     monkeypatch.setattr(trial, "in_turns", lambda runs, budget_s, threads: [Timing(1.0, 1.0, 1.0, 1.0), turn])
-    for module in (timing, speed):
+    for module in (timing, judging):
         monkeypatch.setattr(module, "in_turns", lambda runs, *_, **__: in_turns(runs, 0.0, max_rounds=1))
 
 
@@ -92,7 +92,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "texts_a_second", interrupted)
+    monkeypatch.setattr(pipeline, "timings", interrupted)
     code, _, said = tune(*command)
     assert code == 130
     assert "the same command goes on" in said
@@ -104,7 +104,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     assert code == 1
     assert "--restart" in said
 
-    monkeypatch.setattr(pipeline, "texts_a_second", speed.texts_a_second)
+    monkeypatch.setattr(pipeline, "timings", judging.timings)
     exported: list[str] = []
     own = pipeline.export
     monkeypatch.setattr(pipeline, "export", lambda *args, **options: exported.append("") or own(*args, **options))
@@ -119,8 +119,8 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     assert calibration is not None
     assert manifest.name == "mine"
     assert calibration.default_agreement == 0.9
-    judging = COUNT - round(CHOOSING_SHARE * COUNT)
-    assert calibration.texts == judging
+    judges = COUNT - round(CHOOSING_SHARE * COUNT)
+    assert calibration.texts == judges
     assert (calibration.reference is None) == (manifest.precision == "fp32")
     setting = default_setting(calibration, 20)
     row = setting.agreement[0]
@@ -128,7 +128,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     load(output)  # as the service does, with its probe
 
     assert "exact: " in printed
-    assert f"promise: {judging} texts show, at 97.5 % confidence, that at least" in printed
+    assert f"promise: {judges} texts show, at 97.5 % confidence, that at least" in printed
     assert "so few texts" not in printed, "60 can promise 0.9"
     assert "warning: all of these texts get the same answer, and" in printed, "this model has learned nothing"
     assert f"Serve it: attenuator serve {output}" in printed
@@ -137,7 +137,7 @@ def test_an_interrupted_tuning_goes_on_and_ends_in_one_bundle_with_default_and_r
     assert "script" not in {tag for tag, _ in page.tags}
     assert not [of for _, of in page.tags if {"src", "href"} & of.keys()], "nothing from outside"
     assert printed.strip() in page.text
-    assert f"of {judging}" in page.text
+    assert f"of {judges}" in page.text
 
 
 def test_int8_alone_can_be_asked_for_and_few_texts_promise_less(

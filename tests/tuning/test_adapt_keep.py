@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import CHECKPOINTS, Checkpoint, bert, save
+from checkpoints import CHECKPOINTS, save
+from counting import counted, trained
 
 from attenuator.__main__ import main as attenuator
 from attenuator.bundle import MODEL_DATA, TAUGHT, TAUGHT_PROBE, read_manifest
@@ -24,14 +24,12 @@ from attenuator.export.selection import SCHEDULES, exponents
 from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, load
 from attenuator.runtime.check import check_bundle
-from attenuator.tuning import checkpoints, data
+from attenuator.tuning import data
 from attenuator.tuning.adapt.keep import SHARES, nearest_of
 from attenuator.tuning.adapt.keep_command import LEARNING_RATE, adapt_keep
 from attenuator.tuning.adapt.selecting import load_keep_student, work
 from attenuator.tuning.adapt.teaching import Teaching
 from attenuator.tuning.batches import Rows
-from attenuator.tuning.plan import Plan
-from attenuator.tuning.run import run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,16 +41,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def counted(texts: int, seed: int = 0) -> list[tuple[str, int]]:
-    """Texts whose label hangs on many of their words: whether one occurs more often than another."""
-    draw = random.Random(seed)
-    rows = []
-    for _ in range(texts):
-        words = [draw.choice(["good", "bad", "film", "the", "plot", "is"]) for _ in range(draw.randint(9, 20))]
-        rows.append((" ".join(words), int(words.count("good") > words.count("bad"))))
-    return rows
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "texts.txt"
@@ -61,16 +49,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, texts: Path) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of three layers that softmax attention has taught something."""
-    folder = tmp_path_factory.mktemp("source")
-    drawn = save(Checkpoint(bert(num_hidden_layers=3)), folder / "drawn") / "config.json"
-    model = checkpoints.load(drawn, "softmax", labels=["less", "more"], task="single_label", seed=3)
-    read = data.read(texts, labelled=False).texts
-    rows = Rows(data.encode(read, model.texts, truncate=False), np.array([label for _, label in counted(400)]))
-    run(model.model, model.collator, rows, None, Plan(folder / "steps", epochs=8, learning_rate=3e-3, batch_tokens=512))
-    model.save(folder / "trained")
-    return folder / "trained"
+    return trained(tmp_path_factory.mktemp("source"))
 
 
 def command(source: Path, texts: Path, output: Path, *further: str) -> list[str]:
@@ -232,11 +213,11 @@ def test_weights_that_came_no_nearer_are_not_kept(source: Path, texts: Path, tmp
 
 def test_where_tokens_are_left_out_is_tried_first(source: Path, texts: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    adapt_keep(source, texts, tmp_path / "out", minutes=0.1, progress=said.append)
+    result = adapt_keep(source, texts, tmp_path / "out", minutes=0.1, threads=1, progress=said.append)
     tried = [line.rpartition(" ")[2] for line in said if line.startswith("tries schedule")]
     assert tried == ["first", "second", "rising"], "middle is second in three layers"
     assert json.loads((tmp_path / "out" / "training.json").read_text())["schedule"] in tried
-    assert any("next: attenuator tune" in line for line in said)
+    assert adapt_keep(source, texts, tmp_path / "out", minutes=9, threads=1, progress=said.append).after == result.after
 
 
 def test_the_lowest_curve_is_chosen_at_equal_work() -> None:

@@ -29,7 +29,8 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 tr.chosen { font-weight: 600; } .dim { color: var(--dim); } svg { width: 100%; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; } .grid { stroke: var(--line); }
 .fp32 { stroke: var(--fp32); fill: var(--fp32); } .int8 { stroke: var(--int8); fill: var(--int8); }
-.curve { fill: none; stroke-width: 1.5; } .ring { fill: none; stroke: var(--ink); stroke-width: 2; }
+.curve { fill: none; stroke-width: 1.5; } .taught.curve { stroke-dasharray: 6 3; }
+.ring { fill: none; stroke: var(--ink); stroke-width: 2; }
 .goal { stroke: var(--dim); stroke-dasharray: 4 4; }
 """
 
@@ -51,7 +52,8 @@ def report_page(tuned: Tuned, output: str) -> str:
         *curve(tuned),
         f'<p class="dim">Agreement: share of {tuned.texts} texts, others than those that chose how tokens are left '
         "out, whose answer is the checkpoint's own in fp32, with 95 % intervals. Times: packed batches on one core of "
-        f"{escape(tuned.machine)}, all settings in turns. The ring is what requests that set nothing get.</p>",
+        f"{escape(tuned.machine)}, all settings in turns. Dashed is what was taught. The ring is what requests "
+        "that set nothing get.</p>",
         "<h2>Every setting</h2>",
         *table(tuned),
         f"<h2>Texts whose answer changes: {tuned.changed_of} of {tuned.texts}</h2>",
@@ -110,21 +112,22 @@ def curve(tuned: Tuned) -> Iterator[str]:
     for each in tuned.candidates:
         kind = escape(each.precision)
         places = [(axes.x(point.gain), axes.y(point.agreement.value)) for point in each.points]
-        yield f'<path class="curve {kind}" d="M{"L".join(f"{x} {y}" for x, y in places)}"/>'
+        yield f'<path class="curve {kind}{" taught" * each.taught}" d="M{"L".join(f"{x} {y}" for x, y in places)}"/>'
         for (x, y), point in zip(places, each.points, strict=True):
             low, high = map(axes.y, interval(point.agreement))
             yield f'<path class="{kind}" stroke-opacity="0.5" d="M{x} {low}V{high}"/>'
             title = f"<title>{escape(_title(each, point))}</title>"
             yield f'<circle class="{kind}" cx="{x}" cy="{y}" r="3.5">{title}</circle>'
         x, y = places[0]
-        yield f'<text x="{x + 8}" y="{y - 7}">{"exact" if kind == "fp32" else kind}</text>'
+        if not (each.taught and kind == "fp32"):  # which is exact at the same place
+            yield f'<text x="{x + 8}" y="{y - 7}">{"exact" if kind == "fp32" else kind}</text>'
     point = tuned.choice.default
     yield f'<circle class="ring" cx="{axes.x(point.gain)}" cy="{axes.y(point.agreement.value)}" r="9"/>'
     yield "</svg>"
 
 
 def _title(each: Candidate, point: Point) -> str:
-    return f"{each.precision}, {_knobs(point)}: {point.gain:.2f} times, {_share(point.agreement)}"
+    return f"{each.name}, {_knobs(point)}: {point.gain:.2f} times, {_share(point.agreement)}"
 
 
 def _share(row: Proportion) -> str:
@@ -154,7 +157,7 @@ def table(tuned: Tuned) -> Iterator[str]:
             ]
             kind = ' class="chosen"' if default and each is tuned.choice else ""
             named = f"default: {each.setting}" if default else setting
-            yield f"<tr{kind}><td>{escape(each.precision)}</td><td>{escape(named)}</td>"
+            yield f"<tr{kind}><td>{escape(each.name)}</td><td>{escape(named)}</td>"
             yield "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
     yield "</table></div>"
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from attenuator import __version__
-from attenuator.bundle import MANIFEST, PARTIAL, REPORT, ChosenSelection, Manifest
+from attenuator.bundle import MANIFEST, PARTIAL, REPORT, Manifest
 from attenuator.calibration.payoff import cannot_pay
-from attenuator.calibration.proportions import proportion
-from attenuator.calibration.turns import Timing
-from attenuator.commands.calibrate.pipeline import Outcome, calibrate, write_whole
+from attenuator.commands.calibrate.pipeline import calibrate, write_whole
 from attenuator.commands.calibrate.settings import CalibrateSettings
-from attenuator.commands.calibrate.texts import Texts, correct
+from attenuator.commands.calibrate.texts import Texts
 from attenuator.compare.candidates import attentions_of
 from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export.choose import KNOB, SHARES
@@ -31,42 +25,26 @@ from attenuator.export.selection import DROPPED, can_select, places
 from attenuator.export.source import Source, load_of_sequences
 from attenuator.export.steps import Steps
 from attenuator.journal import Journal
-from attenuator.ops.knobs import Knobs
 from attenuator.runtime import CPU, Model
 from attenuator.runtime import load as load_bundle
-from attenuator.runtime.calibrated import default_knobs
 from attenuator.runtime.device import hardware
-from attenuator.runtime.scores import agrees
 from attenuator.tune import result, texts
-from attenuator.tune.changes import alike, changed_texts, default_logits
+from attenuator.tune.changes import alike, changed_texts
+from attenuator.tune.judging import Exported, candidate, timings
 from attenuator.tune.page import report_page
-from attenuator.tune.result import CONFIDENCE, Candidate, Point, Tuned, texts_to_give
+from attenuator.tune.result import CHOOSING_SHARE, CONFIDENCE, Tuned, texts_to_give
 from attenuator.tune.settings import TuneSettings
-from attenuator.tune.speed import Contender, texts_a_second
+from attenuator.tune.teaching import RESERVED_SHARE, Lesson, keeps_much, learnt, lesson, sentence, teach
 from attenuator.tune.texts import FEWEST, Parts
 
 JOURNAL = "tuning.jsonl"
+TEACHING, TAUGHT = "teaching", "taught"  # folders beside the journal; bundles have their precision's name
 EXACT_PRECISION = "fp32"
 ROUNDED_PRECISION = "int8"
 # What changes the result: an interrupted run goes on with these alone.
 IDENTITY = {"min_agreement", "precision", "minutes", "column", "pair_column", "label_column", "name", "max_tokens"}
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Exported:
-    """A bundle of the tuning, and what the texts say of it.
-
-    Attributes:
-        folder: where it lies until it is taken.
-        manifest: its own.
-        outcome: of its calibration.
-    """
-
-    folder: Path
-    manifest: Manifest
-    outcome: Outcome
 
 
 class Run:
@@ -84,6 +62,7 @@ class Run:
 
     def __init__(self, checkpoint: str, settings: TuneSettings, note: Say, steps: Steps) -> None:
         self.settings, self.note, self.steps = settings, note, steps
+        self.checkpoint, self.lesson, self.taught = checkpoint, Lesson(0), ""
         self.output = settings.output or Path("bundles") / default_name(Path(checkpoint.rpartition(":")[2]))
         try:
             place = self.output.resolve()
@@ -126,12 +105,13 @@ class Run:
         with self.journal(every) as journal:
             if journal.resumed:
                 self.note("goes on with an interrupted tuning")
-            count = next((record["count"] for _, record in journal.records()), None)
-            if count is None:  # what fits depends on the machine; an interrupted run has settled it
-                count = texts.fitting(fixed_s, each_s, len(items), settings.minutes)
-                journal.append({"count": count})
-            self.say_how_long(count, len(items), fixed_s, each_s)
-            parts = texts.divided(every, items, count)
+            plan = next((record for _, record in journal.records()), None)
+            if plan is None:  # what fits depends on the machine; an interrupted run has settled it
+                plan = self.planned(len(items), fixed_s, each_s)
+                journal.append(plan)
+            self.lesson = Lesson(**plan["lesson"])
+            self.say_how_long(plan["count"], len(items), fixed_s, each_s)
+            parts = texts.divided(every, items, plan["count"])
             bundles = self.bundles(path, parts)
             tuned = self.judged(bundles, parts)
             self.publish(bundles[tuned.chosen].folder, tuned)
@@ -153,6 +133,17 @@ class Run:
             f"texts like those that callers will send, without labels; if no answer changes, {goals}"
         )
 
+    def planned(self, every: int, fixed_s: float, each_s: float) -> dict[str, Any]:
+        """How many texts are run, and whether the model may be taught, for which some of the time is set aside."""
+        minutes = self.settings.minutes
+        for share in (1 - RESERVED_SHARE, 1):
+            count = texts.fitting(fixed_s, each_s, every, share * minutes)
+            others = every - round((1 - CHOOSING_SHARE) * count)
+            may = lesson(self.source, self.checkpoint, others, each_s, minutes)
+            if may.minutes:
+                break
+        return {"count": count, "lesson": asdict(may)}
+
     def say_how_long(self, count: int, every: int, fixed_s: float, each_s: float) -> None:
         """Says beforehand about how long it takes, and what does not fit."""
         takes = f"{count} texts take about {minutes(fixed_s + count * each_s)}"
@@ -160,6 +151,8 @@ class Run:
             takes += (
                 f" (--minutes {self.settings.minutes:g}); all {every} would take {minutes(fixed_s + every * each_s)}"
             )
+        if self.lesson.minutes:
+            takes += f", and teaching up to {minutes(60 * self.settings.minutes * RESERVED_SHARE)} if it can pay"
         if fixed_s > 60 * self.settings.minutes:
             takes += f"; --minutes {self.settings.minutes:g} is less than the exports alone take"
         self.note(takes)
@@ -193,8 +186,8 @@ class Run:
 
     def remove_bundles(self) -> None:
         """Removes the bundles that a run leaves for the next; what else is in their folder stays."""
-        for precision in (EXACT_PRECISION, ROUNDED_PRECISION):
-            shutil.rmtree(self.work / precision, ignore_errors=True)
+        for folder in (EXACT_PRECISION, TAUGHT, ROUNDED_PRECISION, TEACHING):
+            shutil.rmtree(self.work / folder, ignore_errors=True)
 
     def export(self, folder: Path, precision: str, **options: Any) -> Manifest:
         """Exports the checkpoint with the attention that it was trained with."""
@@ -211,7 +204,7 @@ class Run:
         )
 
     def bundles(self, path: Path, parts: Parts) -> list[Exported]:
-        """The fp32 bundle, whose selection the choosing texts choose, and the int8 one with the same selection."""
+        """The fp32 bundle, whose selection the choosing texts choose; a taught one, if that wins; then one in int8."""
         goal = self.settings.min_agreement
         folder = self.work / EXACT_PRECISION
         if not (folder / MANIFEST).is_file():
@@ -226,12 +219,14 @@ class Run:
                 "like: attenuator export"
             )
         rows = [self.calibrated(path, folder, exact, parts, None)]
+        if keeps_much(rows[0].outcome.calibration, parts):
+            rows += self.after_teaching(path, parts)
         if self.settings.precision != EXACT_PRECISION:
             folder = self.work / ROUNDED_PRECISION
             try:
                 if not (folder / MANIFEST).is_file():
                     self.steps("export in int8")
-                    self.export(folder, ROUNDED_PRECISION, **same_selection(exact.manifest))
+                    self.export(folder, ROUNDED_PRECISION, **same_selection(rows[-1].manifest))
                 rounded = load_bundle(folder, threads=self.settings.threads, check=False)
                 rows.append(self.calibrated(path, folder, rounded, parts, exact))
             except ExportError as error:
@@ -239,6 +234,29 @@ class Run:
                     raise
                 self.note(f"int8 is left out: {error}")
         return rows
+
+    def after_teaching(self, path: Path, parts: Parts) -> list[Exported]:
+        """Teaches the checkpoint; its bundle, or none where nothing was won by the texts that teaching held out."""
+        goal, count, work = self.settings.min_agreement, len(parts.others), self.work / TEACHING
+        if not self.lesson.minutes:
+            self.taught = self.lesson.why and f"Teaching the checkpoint was not tried: {self.lesson.why}."
+            return []
+        self.steps(f"teach the checkpoint to bear a small {KNOB.name}, from {count:,} texts that do not judge")
+        with self.steps.paused():
+            result = teach(self.checkpoint, parts.others, work, self.lesson.minutes, self.settings.threads, self.note)
+        if result is None:
+            return []
+        self.taught = sentence(result, count, goal)
+        before, after = result.cheapest(goal, untaught=True), result.cheapest(goal)
+        if after is None or after >= (before or KNOB.exact):
+            return []
+        self.source.taught = learnt(work)
+        folder = self.work / TAUGHT
+        if not (folder / MANIFEST).is_file():
+            self.steps("export the taught checkpoint in fp32")
+            self.export(folder, EXACT_PRECISION, knob_default={KNOB.name: after})
+        model = load_bundle(folder, threads=self.settings.threads, check=False)
+        return [self.calibrated(path, folder, model, parts, None)]
 
     def selects(self) -> bool:
         """Whether the choosing texts can choose anything: the attention says what each token matters, in two layers."""
@@ -264,20 +282,18 @@ class Run:
     def judged(self, bundles: Sequence[Exported], parts: Parts) -> Tuned:
         """Speeds, the choice, and what it changes."""
         self.steps("time the settings in turns on one core")
-        timings, count = self.timings(bundles, parts)
-        candidates = []
-        for place, each in enumerate(bundles):
-            candidates.append(self.candidate(each, timings[place], parts))
+        timed, count = timings(bundles, parts)
+        candidates = [candidate(each, own, parts) for each, own in zip(bundles, timed, strict=True)]
         alone = self.settings.precision == ROUNDED_PRECISION and len(candidates) > 1
         taken = len(candidates) - 1 if alone else result.fastest_that_keeps(candidates, self.settings.min_agreement)
         changed, changed_of = changed_texts(bundles[taken].outcome, bundles[taken].manifest, parts)
         return Tuned(
             name=self.name,
             min_agreement=self.settings.min_agreement,
-            exact_a_second=count / timings[0][0].seconds,
+            exact_a_second=count / timed[0][0].seconds,
             candidates=candidates,
             chosen=taken,
-            selection=selected(bundles[0].manifest.provenance.selection),
+            selection=selected(bundles[taken].manifest),
             texts=len(parts.items),
             alike=alike(bundles[0].outcome, bundles[0].manifest, parts),
             tokens=float(parts.judging.tokens.mean()),
@@ -287,39 +303,6 @@ class Run:
             machine=hardware(CPU),
         )
 
-    def timings(self, bundles: Sequence[Exported], parts: Parts) -> tuple[list[list[Timing]], int]:
-        """Of every bundle its calibrated settings and last its default; and how many texts a batch has."""
-        contenders, lengths = [], []
-        for each in bundles:
-            model = load_bundle(each.folder, threads=1, check=False)
-            calibration = each.outcome.calibration
-            fixed: list[Knobs] = [model.knobs.check(setting.knobs) for setting in calibration.settings]
-            own = [Contender(model, lambda tokens, knobs=knobs: knobs) for knobs in fixed]  # type: ignore[misc]
-            own.append(Contender(model, partial(default_knobs, model.knobs, calibration)))
-            contenders += own
-            lengths.append(len(own))
-        timings, count = texts_a_second(contenders, parts.judging.encoded)
-        ends = np.cumsum(lengths)
-        return [timings[end - length : end] for end, length in zip(ends, lengths, strict=True)], count
-
-    def candidate(self, each: Exported, timings: Sequence[Timing], parts: Parts) -> Candidate:
-        """A bundle's settings with their agreement, accuracy and speed."""
-        manifest, outcome = each.manifest, each.outcome
-        logits = [outcome.at(setting.knobs) for setting in outcome.calibration.settings]
-        logits.append(default_logits(outcome, parts.judging.tokens))
-
-        def point(knobs: Knobs, answers: npt.NDArray[np.float32], timing: Timing) -> Point:
-            same = agrees(answers, outcome.exact, task=manifest.task, thresholds=manifest.thresholds)
-            truth = parts.judging.truth
-            right = None if truth is None else correct(answers, truth, manifest)
-            accuracy = None if right is None else proportion(int(right.sum()), len(right), CONFIDENCE)
-            agreement = proportion(int(same.sum()), len(same), CONFIDENCE)
-            return Point(knobs, agreement, accuracy, timing.gain, timing.low, timing.high)
-
-        named: list[Knobs] = [*(setting.knobs for setting in outcome.calibration.settings), {}]
-        *points, default = map(point, named, logits, timings)
-        return Candidate(manifest.precision, outcome.calibration, points, default)
-
     def tried(self, exact: Exported) -> list[str]:
         """What was looked at, and what to do where that cannot pay, a sentence each."""
         selection = exact.manifest.provenance.selection
@@ -328,10 +311,11 @@ class Run:
             rows.append(
                 f"Dropping tokens and merging them, at every schedule and {KNOB.name} from {KNOB.low:g} to "
                 f"{SHARES[-1]:g}: the {selection.texts} choosing texts took {KNOB.name} {selection.share:g}, "
-                f"{selected(selection)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
+                f"{selected(exact.manifest)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
         if advice := cannot_pay(exact.outcome.calibration, KNOB.name, self.settings.min_agreement):
             rows.append(f"{advice[0].upper()}{advice[1:]}.")
+        rows += [self.taught] if self.taught else []
         own, *others = attentions_of(self.source)
         if others:
             rows.append(
@@ -364,12 +348,14 @@ def same_selection(manifest: Manifest) -> dict[str, Any]:
     return {"schedule": selection.schedule, "merge": selection.merge or DROPPED, "knob_default": defaults}
 
 
-def selected(selection: ChosenSelection | None) -> str:
+def selected(manifest: Manifest) -> str:
     """How tokens are left out, in words; empty where none are."""
+    selection, taught = manifest.provenance.selection, manifest.taught
     if selection is None:
         return ""
     kind = "dropped" if selection.merge is None else f"merged to their {selection.merge}"
-    return f"tokens left out are {kind}, schedule {selection.schedule}"
+    by = "" if taught is None else f", by taught weights below {taught.knob} {taught.below:g}"
+    return f"tokens left out are {kind}, schedule {selection.schedule}{by}"
 
 
 def minutes(seconds: float) -> str:

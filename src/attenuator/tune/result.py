@@ -52,12 +52,19 @@ class Candidate:
         calibration: its own.
         points: its settings, the exact one first.
         default: what requests that set nothing get.
+        taught: whether the checkpoint learned to bear a small `keep`.
     """
 
     precision: str
     calibration: Calibration
     points: Sequence[Point]
     default: Point
+    taught: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.precision}, taught" if self.taught else self.precision
 
     @property
     def is_exact(self) -> bool:
@@ -189,7 +196,7 @@ def sentences(tuned: Tuned, output: str) -> list[str]:
             "requests that set nothing compute every token",
             tuned.selection and f"at a lower keep {tuned.selection}",
         ]
-    lines.append(f"bundle: {output}, {choice.precision}, {', '.join(filter(None, parts))}")
+    lines.append(f"bundle: {output}, {choice.name}, {', '.join(filter(None, parts))}")
     lines.append(f"Serve it: attenuator serve {output}")
     return lines
 
@@ -233,13 +240,15 @@ def _line(tuned: Tuned, each: Candidate) -> str:
     if not enough:
         why = "its rounding alone does not keep" if row.value < tuned.min_agreement else "so few texts do not show"
         taken = "taken as asked" if each is tuned.choice else "not taken"
-        return f"{each.precision}: {why} {tuned.min_agreement:g} ({measured}): {taken}"
+        return f"{each.name}: {why} {tuned.min_agreement:g} ({measured}): {taken}"
     alone = " by rounding alone, every token computed" if each.is_exact else f" with {each.setting}"
-    return f"{goal}, {each.precision}: {speed}{alone} ({measured})"
+    return f"{goal}, {each.name}: {speed}{alone} ({measured})"
 
 
 def what_wins(tuned: Tuned) -> str:
     """What is better where leaving out tokens does not pay."""
+    if tuned.choice.taught:
+        return "teaching it to do with fewer tokens is what wins here"
     if tuned.choice.precision == "fp32":
         return "exact attention is the better choice here"
     return "int8 is what wins here"

@@ -25,6 +25,7 @@ MOST = 20_000
 # What a text costs in all, in runs at the exact value: those that choose run once exactly and some times more for each
 # way to merge; those that judge run at every setting of two bundles.
 CHOOSING_RUNS, JUDGING_RUNS = 14.0, 6.5
+RUNS = CHOOSING_SHARE * CHOOSING_RUNS + (1 - CHOOSING_SHARE) * JUDGING_RUNS  # of a text, in the mean
 # Loading, exporting twice and checking what was exported, about, in seconds: by model and by million weights.
 EXPORT_S, EXPORT_S_PER_MILLION = 30.0, 1.5
 
@@ -37,11 +38,13 @@ class Parts:
         choosing: texts.
         judging: texts.
         items: those that judge, as the file has them.
+        others: all that do not judge, drawn or not.
     """
 
     choosing: Texts
     judging: Texts
     items: Sequence[Item]
+    others: Sequence[Item]
 
 
 def read(path: Path, settings: TuneSettings, source: Source, note: Callable[[str], None]) -> tuple[Texts, list[Item]]:
@@ -79,8 +82,7 @@ def seconds_of(source: Source, texts: Texts, threads: int | None) -> tuple[float
     weights = sum(module.weight.numel() for module in source.model.modules() if isinstance(module, nn.Linear))
     total = sum(parameter.numel() for parameter in source.model.parameters())
     run_s = NS_PER_DENSE_MAC * 1e-9 * weights * float(texts.tokens.mean()) / (threads or cpu_count())
-    runs = CHOOSING_SHARE * CHOOSING_RUNS + (1 - CHOOSING_SHARE) * JUDGING_RUNS
-    return EXPORT_S + EXPORT_S_PER_MILLION * total / 1e6, run_s * runs
+    return EXPORT_S + EXPORT_S_PER_MILLION * total / 1e6, run_s * RUNS
 
 
 def fitting(fixed_s: float, each_s: float, texts: int, minutes: float) -> int:
@@ -91,10 +93,16 @@ def fitting(fixed_s: float, each_s: float, texts: int, minutes: float) -> int:
 
 def divided(texts: Texts, items: Sequence[Item], count: int) -> Parts:
     """Draws that many texts by lot, and divides them."""
-    drawn = np.random.default_rng(SEED).permutation(len(items))[:count]
+    shuffled = np.random.default_rng(SEED).permutation(len(items))
     border = round(CHOOSING_SHARE * count)
-    choosing, judging = np.sort(drawn[:border]), np.sort(drawn[border:])
-    return Parts(_of(texts, choosing.tolist()), _of(texts, judging.tolist()), [items[place] for place in judging])
+    choosing, judging = np.sort(shuffled[:border]), np.sort(shuffled[border:count])
+    others = np.sort(np.r_[choosing, shuffled[count:]])
+    return Parts(
+        _of(texts, choosing.tolist()),
+        _of(texts, judging.tolist()),
+        [items[place] for place in judging],
+        [items[place] for place in others],
+    )
 
 
 def _of(texts: Texts, places: list[int]) -> Texts:

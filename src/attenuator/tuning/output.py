@@ -11,7 +11,7 @@ from typing import Any
 
 from attenuator.errors import AttenuatorError, InvalidRequest
 
-__all__ = ["READING", "RECORD", "OutputFolder"]
+__all__ = ["READING", "RECORD", "OutputFolder", "next_command"]
 
 # What the run was begun with, and how it ended.
 RECORD = "training.json"
@@ -106,7 +106,7 @@ class OutputFolder:
         self.write(finished=True, **fields)
         shutil.rmtree(self.steps, ignore_errors=True)
 
-    @property
-    def next_command(self) -> str:
-        """What makes a bundle of the output, for a shell."""
-        return f"attenuator tune {shlex.quote(str(self.path))} --texts FILE --output BUNDLE"
+
+def next_command(path: Path) -> str:
+    """What makes a bundle of a checkpoint, for a shell."""
+    return f"attenuator tune {shlex.quote(str(path))} --texts FILE --output BUNDLE"

@@ -30,7 +30,7 @@ from attenuator.tuning.adapt.settings import COMMAND, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
 from attenuator.tuning.checkpoints import Trainable
 from attenuator.tuning.choices import changes_of, settings_class
-from attenuator.tuning.output import READING, OutputFolder
+from attenuator.tuning.output import READING, OutputFolder, next_command
 from attenuator.tuning.plan import plan_of
 from attenuator.tuning.run import Estimate
 
@@ -165,7 +165,7 @@ def finish(settings: AdaptSettings, folder: OutputFolder, adapted: Adapted, text
     for line in table(knob, adapted.teacher_accuracy, adapted.before, adapted.after):
         print(line)
     reached = verdict(settings, adapted, float(folder.record["settings"][knob.name]), texts)
-    note(f"'{folder.path}' is written; next: {folder.next_command}")
+    note(f"'{folder.path}' is written; next: {next_command(folder.path)}")
     return reached
 
 

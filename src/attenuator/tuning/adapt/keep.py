@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
@@ -26,11 +27,11 @@ from attenuator.tuning.adapt.teaching import CLOSENESS, Teaching, metrics_of
 from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.checkpoints import Trainable
 from attenuator.tuning.figures import CONFIDENCE
-from attenuator.tuning.output import OutputFolder
+from attenuator.tuning.output import RECORD, OutputFolder
 from attenuator.tuning.plan import Plan
 from attenuator.tuning.run import Estimate, Outcome, run
 
-__all__ = ["SHARES", "TaughtKeep", "teach_keep"]
+__all__ = ["SHARES", "TaughtKeep", "finished", "teach_keep"]
 
 # At which a taught model is measured.
 SHARES = (KEEP.low, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
@@ -59,14 +60,37 @@ class TaughtKeep:
     after: tuple[Figures, ...] = ()
     teacher_accuracy: float | None = None
 
-    def cheapest(self, agreement: float) -> float | None:
-        """The smallest `keep` measured at which and above which that share of the answers stays; None without one."""
+    def cheapest(self, agreement: float, *, untaught: bool = False) -> float | None:
+        """The smallest `keep` measured at which and above which that share of the answers stays; None without one.
+
+        Args:
+            agreement: that share.
+            untaught: of the original weights alone.
+        """
+        below = KEEP.low if untaught else self.below
         best = None
         for old, new in sorted(zip(self.before, self.after, strict=True), key=lambda pair: -pair[0].value):
-            if (new if new.value < self.below else old).agreement < agreement:
+            if (new if new.value < below else old).agreement < agreement:
                 break
             best = new.value
         return best
+
+
+def finished(path: Path) -> TaughtKeep | None:
+    """What a finished run found; None where the folder has none.
+
+    Args:
+        path: folder that it wrote.
+    """
+    try:
+        record = json.loads((path / RECORD).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not record["finished"]:
+        return None
+    before, after = (tuple(Figures(**row) for row in record[name]) for name in ("before", "after"))
+    outcome = Outcome(record["ended"], record["steps_done"], record["steps"], record["seconds"])
+    return TaughtKeep(outcome, record["schedule"], record["below"], before, after, record["accuracy_of_teacher"])
 
 
 class HeldOut:
@@ -264,7 +288,7 @@ def summary(result: TaughtKeep, agreement: float = AGREEMENT) -> str:
     if result.below <= KEEP.low:
         return f"nothing was gained at any {KEEP.name}: the checkpoint is written as it was; {result.outcome.ended}"
     after = result.cheapest(agreement)
-    untaught = replace(result, below=KEEP.low).cheapest(agreement)
+    untaught = result.cheapest(agreement, untaught=True)
     kept = f"{agreement:.1%} of the exact answers"
     if after is None:
         return f"no {KEEP.name} that was measured keeps {kept}, taught or not; {result.outcome.ended}"

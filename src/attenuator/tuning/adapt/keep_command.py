@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.errors import InvalidRequest
 from attenuator.export.choose import AGREEMENT
-from attenuator.tuning.adapt.keep import TaughtKeep, lines, summary, teach_keep
+from attenuator.tuning.adapt.keep import TaughtKeep, finished, lines, summary, teach_keep
 from attenuator.tuning.adapt.pipeline import load_teacher
 from attenuator.tuning.adapt.selecting import KEEP
 from attenuator.tuning.adapt.settings import SETTINGS, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
 from attenuator.tuning.choices import changes_of
-from attenuator.tuning.output import READING, OutputFolder
+from attenuator.tuning.output import READING, OutputFolder, next_command
 from attenuator.tuning.plan import Plan, plan_of
 
 __all__ = ["adapt_keep", "run_keep"]
 
 # What the teaching of a selection takes in the place of defaults.
 LEARNING_RATE, BATCH_TEXTS, EPOCHS, PATIENCE, EVALUATIONS = 5e-5, 32, 200.0, 5, 10
+HELD_OUT_SHARE = 0.2  # by which a program decides; a person has the table
 # Flags of the other way to adapt.
 OTHERS = ("attention", "exact_share", "attention_weight", "positions", "max_tokens")
 IDENTITY = ("held_out_share", "truncate", "epochs", "learning_rate", "batch_tokens", "patience", "seed", "schedule")
@@ -63,16 +64,13 @@ def plan_for(settings: AdaptSettings, folder: OutputFolder, lengths: Any) -> Pla
     return plan_of(settings.model_copy(update=unset), folder, **fixed)
 
 
-def run_keep(settings: AdaptSettings, source: Path, say: Callable[[str], None]) -> tuple[TaughtKeep, bool]:
-    """Teaches a checkpoint to bear a small `keep`.
+def taught_by(settings: AdaptSettings, source: Path, say: Callable[[str], None]) -> TaughtKeep:
+    """Teaches a checkpoint to bear a small `keep`, and shows what that gained.
 
     Args:
         settings: of the command.
         source: the checkpoint.
         say: called with a sentence at each stage.
-
-    Returns:
-        What came out, and whether a `keep` below 1 has the agreement asked for.
 
     Raises:
         AttenuatorError: it cannot be taught, or the folder not be written.
@@ -87,37 +85,49 @@ def run_keep(settings: AdaptSettings, source: Path, say: Callable[[str], None]) 
     folder = OutputFolder(settings.output, began_with, resume=settings.resume)
     plan = plan_for(settings, folder, [len(text.token_ids) for text in texts.learnt])
     result = teach_keep(source, texts, folder, plan, schedule=settings.schedule, say=say, begun=clock)
+    for line in lines(result) if result.after else ():
+        say(line)
+    return result
+
+
+def run_keep(settings: AdaptSettings, source: Path, say: Callable[[str], None]) -> tuple[TaughtKeep, bool]:
+    """The command; arguments and errors as `taught_by` has them.
+
+    Returns:
+        What came out, and whether a `keep` below 1 has the agreement asked for.
+    """
+    result = taught_by(settings, source, say)
     if not result.after:
         return result, False
-    for line in lines(result):
-        say(line)
     say(summary(result, settings.min_agreement or AGREEMENT))
-    say(f"'{folder.path}' is written; next: {folder.next_command}")
+    say(f"'{settings.output}' is written; next: {next_command(settings.output)}")
     return result, settings.min_agreement is None or result.cheapest(settings.min_agreement) is not None
 
 
 def adapt_keep(
-    checkpoint: Path, texts: Path, output: Path, *, minutes: float = 10.0, progress: Callable[[str], None]
-) -> Path:
-    """Teaches a checkpoint to bear a small `keep`, by its own answers to texts; goes on with a run that was stopped.
+    checkpoint: Path, texts: Path, output: Path, *, minutes: float, threads: int | None, progress: Callable[[str], None]
+) -> TaughtKeep:
+    """As the command with these options does; takes up a run that was stopped, and what one that is finished found.
 
     Args:
         checkpoint: a softmax classifier's folder.
         texts: a file of texts such as it will get, as `attenuator adapt --data` takes it; long ones are cut.
-        output: folder of the checkpoint to write, new or empty.
+        output: folder of the checkpoint to write, with the taught weights beside its own.
         minutes: that it may take.
+        threads: as many as there are cores by default.
         progress: called with a sentence at each stage.
 
-    Returns:
-        The output, which `attenuator export` turns into a bundle with both sets of weights.
-
     Raises:
-        AttenuatorError: it cannot be taught, was interrupted, or the folder cannot be written.
+        AttenuatorError: it cannot be taught, or the folder not be written.
+        KeyboardInterrupt: Ctrl-C.
     """
+    if (before := finished(output)) is not None:
+        return before
     settings = SETTINGS(
-        keep=True, data=texts, output=output, max_minutes=minutes, truncate=True, resume=output.exists()
-    )
-    result, _ = run_keep(settings, checkpoint, progress)
+        keep=True, data=texts, output=output, max_minutes=minutes, truncate=True, threads=threads,
+        held_out_share=HELD_OUT_SHARE, resume=output.exists(),
+    )  # fmt: skip
+    result = taught_by(settings, checkpoint, progress)
     if not result.after:
-        raise AttenuatorError(f"teaching '{checkpoint}' was interrupted: {result.outcome.ended}")
-    return output
+        raise KeyboardInterrupt
+    return result

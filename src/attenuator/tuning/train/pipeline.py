@@ -17,7 +17,7 @@ from attenuator.tuning.batches import Rows, predict
 from attenuator.tuning.choices import changes_of
 from attenuator.tuning.data import Data, Text, encode, read, refuse_same, split
 from attenuator.tuning.figures import AnyFigures, figures, metric_of
-from attenuator.tuning.output import READING, OutputFolder
+from attenuator.tuning.output import READING, OutputFolder, next_command
 from attenuator.tuning.plan import plan_of
 from attenuator.tuning.run import Estimate, Outcome, run
 from attenuator.tuning.train.labels import LabelPlan, listed, plan_labels
@@ -216,5 +216,5 @@ def report(
     lines = [f"{folder.path}: {outcome.ended}, {outcome.seconds / 60:.1f} min; the best weights are kept"]
     for name, value in by_name.items():
         lines.append(f"  {value.sentence()}" + (f", {name}" if len(by_name) > 1 else ""))
-    lines.append(f"  next: {folder.next_command}")
+    lines.append(f"  next: {next_command(folder.path)}")
     return lines

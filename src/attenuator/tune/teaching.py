@@ -1,0 +1,131 @@
+"""Teaching within a tuning: where only a large `keep` keeps the answers, the checkpoint learns to bear a small one.
+
+It learns from texts that do not judge, its own exact answers being the lesson, as `attenuator adapt --keep` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attenuator.calibration.goals import default_setting
+from attenuator.calibration.schema import Calibration
+from attenuator.errors import AttenuatorError
+from attenuator.export import taught
+from attenuator.export.choose import KNOB
+from attenuator.export.place import place_of
+from attenuator.export.source import Source
+from attenuator.texts import Item
+from attenuator.tune.texts import RUNS, Parts
+
+if TYPE_CHECKING:
+    from attenuator.tuning.adapt.keep import TaughtKeep
+
+# Of --minutes: what learning may take, and with it exporting and judging what was learnt.
+LEARNING_SHARE, RESERVED_SHARE = 0.3, 0.45
+# Below so few texts, or so few steps of 32 texts, nothing was gained (benchmarks/models/training.md). A text of a step
+# costs about so many runs at the exact value, both of its shares and their gradients.
+FEWEST_TEXTS, FEWEST_STEPS = 1000, 200
+RUNS_A_STEP = 32 * 3.5
+# There is something to gain where the default keeps more than that.
+LARGE = 0.3
+NEEDS = "accelerate"  # of the extra `train`, which `attenuator[export]` does not install
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Whether a tuning may teach, and for how long.
+
+    Attributes:
+        minutes: that learning may take; 0 where it may not.
+        why: a sentence on why it may not; empty where it may, or where there is nothing to be taught.
+    """
+
+    minutes: float
+    why: str = ""
+
+
+def lesson(source: Source, checkpoint: str, spare: int, each_s: float, minutes: float) -> Lesson:
+    """Looks at what teaching takes.
+
+    Args:
+        source: the checkpoint, as it is.
+        checkpoint: as the user named it.
+        spare: texts that would not judge.
+        each_s: what tuning takes for a text, in seconds.
+        minutes: of the whole tuning.
+    """
+    if source.taught is not None or place_of(checkpoint).function:
+        return Lesson(0)
+    if spare < FEWEST_TEXTS:
+        return Lesson(0, f"{spare:,} texts are left to learn from, fewer than {FEWEST_TEXTS:,}")
+    takes = FEWEST_STEPS * RUNS_A_STEP * each_s / RUNS / 60
+    if takes > LEARNING_SHARE * minutes:
+        return Lesson(0, f"it takes --minutes {np.ceil(takes / LEARNING_SHARE):.0f}")
+    if find_spec(NEEDS) is None:
+        return Lesson(0, "pip install 'attenuator[train]' lets it")
+    return Lesson(LEARNING_SHARE * minutes)
+
+
+def keeps_much(calibration: Calibration, parts: Parts) -> bool:
+    """Whether the default leaves out so few tokens that teaching could win."""
+    chosen = [default_setting(calibration, int(length)).knobs for length in parts.judging.tokens]
+    return float(np.mean([knobs.get(KNOB.name, 0.0) for knobs in chosen])) > LARGE
+
+
+def teach(
+    checkpoint: str, items: Sequence[Item], work: Path, minutes: float, threads: int | None, say: Callable[[str], None]
+) -> TaughtKeep | None:
+    """Teaches the checkpoint, or goes on with that; an earlier end is taken as it is.
+
+    Args:
+        checkpoint: as the user named it.
+        items: texts to learn from.
+        work: folder for the texts and what is learnt from them.
+        minutes: that it may take.
+        threads: as many as there are cores by default.
+        say: says a sentence to the user.
+
+    Returns:
+        What came out; None where the checkpoint cannot be taught, which was said.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    from attenuator.tuning.adapt.keep_command import adapt_keep  # the extra `train`, and seconds of imports
+
+    work.mkdir(exist_ok=True)
+    texts = work / "texts.jsonl"
+    texts.write_text("".join(json.dumps(item.content) + "\n" for item in items), encoding="utf-8")
+    try:
+        return adapt_keep(
+            place_of(checkpoint).path, texts, work / "taught", minutes=minutes, threads=threads, progress=say
+        )
+    except AttenuatorError as error:
+        say(f"the checkpoint is not taught: {error}")
+        return None
+
+
+def learnt(work: Path) -> taught.TaughtWeights | None:
+    """The weights that `teach` wrote; None where they came no nearer."""
+    return taught.read(work / "taught")
+
+
+def sentence(result: TaughtKeep, texts: int, agreement: float) -> str:
+    """What teaching gained, for the report."""
+    before, after = result.cheapest(agreement, untaught=True), result.cheapest(agreement)
+
+    def named(share: float | None) -> str:
+        return f"none below {KNOB.exact:g}" if share is None else f"{share:g}"
+
+    return (
+        f"Teaching the checkpoint to bear a small {KNOB.name}, from {texts:,} of the texts that do not judge "
+        f"({result.outcome.ended}): of those held out, {100 * agreement:g} % kept their answers down to {KNOB.name} "
+        f"{named(before)} before, {named(after)} after."
+    )
