@@ -48,8 +48,7 @@ class Architecture:
         blocks: the layers in the order of their calls, a shared one repeated.
         layer: what one layer computes.
         head: model, pooled `[B, C]` -> logits `[B, labels]`.
-        tokens_head: of the family's token classifiers, in its place: model, `[T, C]` -> logits `[T, labels]`; None
-            where they compute something else than its sequence classifiers below.
+        tokens_head: of the family's token classifiers, in its place: model, `[T, C]` -> logits `[T, labels]`.
         norm: what follows the last layer, before pooling.
         operators: attention operators that compute what the model was trained with.
         attributes: operator attributes from the config, by operator key.
@@ -59,7 +58,7 @@ class Architecture:
         check: raises ExportError for configs that other code paths would compute.
         check_training: raises ExportError for configs that the family's own code cannot train with.
         prepare: changes to the modules before tracing.
-        global_token: whether each layer attends from the first token in a node of its own.
+        global_token: whether each layer attends from the first token in a node of its own; not in token classifiers.
         convolves: whether attention adds a convolution over neighbouring rows; then no rows are selected.
         knob_defaults: values by knob that the checkpoint suggests; the others have the operator's default.
         eager: the family's own forward pass at the exact value, for one sequence: model, token ids and token types
@@ -71,7 +70,7 @@ class Architecture:
     blocks: Callable[[Any], list[Any]]
     layer: layers.Layer
     head: Callable[[Any, Tensor], Tensor]
-    tokens_head: Callable[[Any, Tensor], Tensor] | None = lambda model, hidden: model.classifier(hidden)
+    tokens_head: Callable[[Any, Tensor], Tensor] = lambda model, hidden: model.classifier(hidden)
     norm: Callable[[Any, Tensor], Tensor] = lambda _, hidden: hidden
     operators: Callable[[Any], tuple[str, ...]] = lambda _: computing(BASELINE.key)
     attributes: Callable[[Any], dict[str, Any]] = lambda _: {}
@@ -255,7 +254,6 @@ LAYOUTS: dict[str, Architecture] = {
     "longformer": replace(
         _ROBERTA,
         layer=layers.longformer,
-        tokens_head=None,
         check=checks.check_longformer,
         global_token=True,
         operators=lambda _: (*computing_windows(BASELINE.key), *computing("window")),
@@ -329,7 +327,6 @@ LAYOUTS: dict[str, Architecture] = {
         blocks=lambda model: list(model.layers),
         layer=layers.encoder,
         head=lambda model, pooled: model.classifier(pooled),
-        tokens_head=None,
         norm=lambda model, hidden: hidden if model.final_norm is None else model.final_norm(hidden),
         operators=computing_encoder,
         attributes=lambda config: config.all_attributes,
@@ -360,14 +357,6 @@ def architecture_of(model_type: str | None) -> Architecture:
 
 
 def of_tokens(architecture: Architecture) -> Architecture:
-    """The layout of a family's token classifiers.
-
-    Raises:
-        ExportError: below their heads they compute something else than the family's sequence classifiers.
-    """
-    if architecture.tokens_head is None:
-        raise ExportError(
-            "the checkpoint is a Longformer's token classifier, which is not supported: without the global first token "
-            "of its sequence classifiers every layer computes something else"
-        )
-    return replace(architecture, head=architecture.tokens_head, pooling=lambda _: "none", reads_tokens=True)
+    """The layout of a family's token classifiers, in which transformers makes no token global."""
+    head = architecture.tokens_head
+    return replace(architecture, head=head, pooling=lambda _: "none", reads_tokens=True, global_token=False)

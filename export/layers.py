@@ -108,16 +108,17 @@ def modernbert(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
 
 
 def longformer(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
-    """Longformer: BERT's layer with a window, and a first token that sees and is seen by all."""
+    """Longformer: BERT's layer with a window, and maybe a first token that sees and is seen by all."""
     attention = layer.attention.self
     rows = batch.rows(hidden)
-    mixed = batch.attend_beside_global(
-        hidden,
-        Projections(attention.query, attention.key, attention.value),
-        Projections(attention.query_global, attention.key_global, attention.value_global),
-        num_heads=attention.num_heads,
-        window=attention.one_sided_attn_window_size,
-    )
+    heads, window = attention.num_heads, attention.one_sided_attn_window_size
+    local = Projections(attention.query, attention.key, attention.value)
+    if batch.global_token:
+        own = Projections(attention.query_global, attention.key_global, attention.value_global)
+        mixed = batch.attend_beside_global(hidden, local, own, num_heads=heads, window=window)
+    else:
+        query, key = local.query(hidden), local.key(hidden)
+        mixed = batch.attend(query, key, hidden, local.value, num_heads=heads, window=window)
     mixed, rows = batch.drop(mixed, rows)
     return layer.ff_chunk(layer.attention.output(mixed, rows))
 

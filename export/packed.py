@@ -44,6 +44,7 @@ class PackedBatch:
         num_layers: layers of the model, repeated calls of a shared layer counted.
         only_first: whether the classifier uses the first token alone, so that the last layer computes those rows.
         inputs: graph inputs by name.
+        global_token: whether the first token sees and is seen by all, in models that have windows.
         selection: which layers select rows.
         layer: index of the layer that runs now.
         cu_seqlens: int32 `[B+1]`, of the rows that there are now.
@@ -60,6 +61,7 @@ class PackedBatch:
     num_layers: int
     only_first: bool
     inputs: dict[str, Tensor]
+    global_token: bool = False
     selection: Selection = Selection()
     layer: int = 0
     cu_seqlens: Tensor = field(init=False)
@@ -152,7 +154,8 @@ class PackedBatch:
         Returns:
             `[rows, num_heads * head_dim]`.
         """
-        of_model = {name: given for name, given in (("scale", scale), ("window", window)) if given}
+        own = {"scale": scale, "window": window, "trained_window": window}
+        of_model = {name: given for name, given in own.items() if given}
         of_node = {"num_heads": num_heads, "queries": "first" if self.narrows else "all", **of_model}
         measures = window or tables or self.attributes.get("window")
         positions = self.true_positions if measures else None

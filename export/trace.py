@@ -116,6 +116,7 @@ class PackedClassifier(nn.Module):
             num_layers=self.num_layers,
             only_first=self.pooling == "first",
             inputs=dict(zip(self.inputs, tensors, strict=True)),
+            global_token=self.architecture.global_token,
             selection=self.selection,
             form=self.form,
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 import attenuator
 from attenuator.bundle import MODEL
 from attenuator.errors import ExportError
-from attenuator.export.architectures import architecture_of
+from attenuator.export.architectures import architecture_of, of_tokens
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.selection import DEFAULT, NONE, exponents
 from attenuator.export.trace import PackedClassifier
@@ -29,11 +29,14 @@ WINDOWS = [
 ]
 # Shorter than half a window, at it, at a window and its multiples, and beside them; longer than several.
 LENGTHS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 25, 59, 68)
+# Of its sequence classifiers the first token is global; of its token classifiers none is.
+SEQUENCES, TOKENS = transformers.LongformerForSequenceClassification, transformers.LongformerForTokenClassification
+KINDS = pytest.mark.parametrize("kind", [SEQUENCES, TOKENS], ids=["sequences", "tokens"])
 
 
-def longformer(window: int | list[int], **changes: Any) -> Any:
+def longformer(window: int | list[int], kind: Any = SEQUENCES, **changes: Any) -> Any:
     config = transformers.LongformerConfig(**SMALL | {"num_hidden_layers": 3, "attention_window": window} | changes)
-    model = transformers.LongformerForSequenceClassification(config).eval()
+    model = kind(config).eval()
     randomise(model)
     return model.requires_grad_(False)
 
@@ -47,11 +50,18 @@ def texts(model: Any, lengths: tuple[int, ...] = LENGTHS) -> Iterator[tuple[Tens
         yield ids, torch.randint(0, config.type_vocab_size, (length,), generator=generator)
 
 
+def of_transformers(model: Any) -> Tensor:
+    """What it says about each text alone: logits `[B, labels]`, or `[T, labels]` of a token classifier."""
+    results = [model(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)]
+    return torch.cat([result.flatten(0, -2) for result in results])
+
+
 def packed(
     model: Any, attention: str, schedule: str = NONE, lengths: tuple[int, ...] = LENGTHS, **knobs: float
 ) -> Tensor:
-    """Logits `[B, labels]` of all texts in one packed batch, by the operators' own kernels."""
+    """Logits of all texts in one packed batch, by the operators' own kernels."""
     family = architecture_of("longformer")
+    family = of_tokens(family) if isinstance(model, TOKENS) else family
     attributes = {"estimator": "sampled"} if attention == "mca" else {}
     classifier = PackedClassifier(family, model, attention, attributes, has_token_types=True, schedule=schedule)
     ids, types = zip(*texts(model, lengths), strict=True)
@@ -70,23 +80,25 @@ def packed(
     return result[0] if isinstance(result, tuple) else result
 
 
+@KINDS
 @pytest.mark.parametrize(("window", "changes"), WINDOWS)
-def test_packed_texts_get_what_transformers_gives_each_alone(window: int | list[int], changes: dict[str, Any]) -> None:
+def test_packed_texts_get_what_transformers_gives_each_alone(
+    window: int | list[int], changes: dict[str, Any], kind: Any
+) -> None:
     """transformers pads each text to a multiple of the widest window, which must change nothing."""
-    model = longformer(window, **changes)
-    expected = torch.cat([model(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)])
+    model = longformer(window, kind, **changes)
+    expected = of_transformers(model)
     assert expected.std(dim=0).min() > 0.005
     for attention in ("softmax", "mca", "window"):
         torch.testing.assert_close(packed(model, attention), expected, rtol=0, atol=1e-5)
 
 
-def test_a_narrower_window_is_that_of_a_model_of_such_windows() -> None:
+@KINDS
+def test_a_narrower_window_is_that_of_a_model_of_such_windows(kind: Any) -> None:
     """The knob counts tokens on either side, the config both sides; a layer keeps a window that is narrower already."""
-    model, narrow = longformer([4, 16, 8]), longformer([4, 8, 8])
+    model, narrow = longformer([4, 16, 8], kind), longformer([4, 8, 8], kind)
     narrow.load_state_dict(model.state_dict())
-    expected = torch.cat(
-        [narrow(input_ids=ids[None], token_type_ids=types[None]).logits for ids, types in texts(model)]
-    )
+    expected = of_transformers(narrow)
     torch.testing.assert_close(packed(model, "window", window=4), expected, rtol=0, atol=1e-5)
     trained = packed(model, "window")
     assert (trained - expected).abs().amax(dim=1)[-3:].min() > 1e-4

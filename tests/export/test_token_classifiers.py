@@ -18,7 +18,6 @@ from attenuator.classify_request import Aggregation
 from attenuator.errors import ExportError, InvalidRequest
 from attenuator.export import export
 from attenuator.export.families import FAMILIES
-from attenuator.export.source import load
 from attenuator.local import LocalModel
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "I-made-up"]
@@ -34,9 +33,9 @@ SCRIPTS = [
     *TEXTS,
 ]
 LAYOUTS = {family.layout: family.model_type for family in reversed(FAMILIES) if family.model_type in CHECKPOINTS}
-NAMES = sorted({*LAYOUTS.values(), "deberta-v2-convolution"} - {"longformer"})
+NAMES = sorted({*LAYOUTS.values(), "deberta-v2-convolution"})
 # That no layer computes the first row alone, and what differs from layer to layer: windows, and shared weights.
-SEVERAL_LAYERS = {"bert", "modernbert", "albert"}
+SEVERAL_LAYERS = {"bert", "modernbert", "albert", "longformer"}
 ATTENTION = {"yoso": "yoso", "nystromformer": "nystrom", "big_bird": "bigbird"}
 
 
@@ -235,10 +234,17 @@ def test_one_window_is_the_whole_text_and_inputs_apart_are_those_together(both: 
         assert sentence in str(refusal)
 
 
-def test_int8_answers_entities_and_mca_those_of_softmax(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "checkpoint", bert(num_hidden_layers=1), fast_tokenizer())
+@pytest.mark.parametrize(
+    ("config", "attentions"),
+    [(bert(num_hidden_layers=1), ("mca",)), (CHECKPOINTS["longformer"].config, CHECKPOINTS["longformer"].attentions)],
+    ids=["bert", "longformer"],
+)
+def test_int8_answers_entities_and_other_attention_those_of_softmax(
+    config: Any, attentions: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / "checkpoint", config, fast_tokenizer())
     pipeline = pipeline_of(folder)
-    for options in ({"precision": "int8"}, {"attention": "mca"}):
+    for options in ({"precision": "int8"}, *({"attention": attention} for attention in attentions)):
         output = tmp_path / "-".join(options.values())
         manifest = export(str(folder), output=output, **options)
         with attenuator.load(output, threads=1) as here:
@@ -267,6 +273,3 @@ def test_what_cannot_be_asked_of_a_token_classifier(both: Made, tmp_path: Path) 
     folder = saved(tmp_path / "checkpoint", bert(), fast_tokenizer())
     with pytest.raises(ExportError, match="it classifies every token, so that all go on"):
         export(str(folder), output=tmp_path / "bundle", schedule="rising")
-    other = saved(tmp_path / "longformer", CHECKPOINTS["longformer"].config, fast_tokenizer())
-    with pytest.raises(ExportError, match="Longformer's token classifier"):
-        load(str(other))
