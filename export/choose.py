@@ -31,7 +31,7 @@ from attenuator.runtime import Input
 from attenuator.runtime.tokens import Encoded, TextEncoder
 from attenuator.texts import lines_of
 
-__all__ = ["AGREEMENT", "FEWEST_TEXTS", "KNOB", "SelectionOptions", "choose_selection"]
+__all__ = ["AGREEMENT", "FEWEST_TEXTS", "KNOB", "MOST_TEXTS", "SelectionOptions", "choose_selection"]
 
 # What a default must keep of the exact answers.
 AGREEMENT = 0.99

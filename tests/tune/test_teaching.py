@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(keep_command, "LEARNING_RATE", 1e-3)
     monkeypatch.setattr(keep_command, "EPOCHS", 12.0)
     monkeypatch.setattr(keep_command, "BATCH_TEXTS", 16)
-    monkeypatch.setattr(teaching, "LARGE", 0.2)
+    monkeypatch.setattr(teaching, "MUCH", 0.2)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -197,7 +197,9 @@ def test_a_name_and_a_place_that_cannot_be_are_refused_before_the_work(
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_parts_share_no_text_and_are_the_same_in_every_run(checkpoint: Path, data: Path) -> None:
+def test_parts_share_no_text_and_are_the_same_in_every_run(
+    checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes: list[str] = []
     texts, items = read(data, TuneSettings(texts=data), load_source(str(checkpoint)), notes.append)
     parts = divided(texts, items, 80)
@@ -209,6 +211,10 @@ def test_parts_share_no_text_and_are_the_same_in_every_run(checkpoint: Path, dat
     assert len(parts.judging.truth) == 48
     again = divided(texts, items, 80)
     assert [item.content for item in again.items] == [item.content for item in parts.items], "a draw is settled"
+    monkeypatch.setattr(tune_texts, "MOST_TEXTS", 10)
+    parts = divided(texts, items, 80)
+    assert (len(parts.choosing.encoded), len(parts.items), len(parts.others)) == (10, 48, len(items) - 48)
+    assert not {json.dumps(each.content) for each in parts.items} & {json.dumps(each.content) for each in parts.others}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from attenuator.tune.judging import Exported, candidate, timings
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CHOOSING_SHARE, CONFIDENCE, Tuned, texts_to_give
 from attenuator.tune.settings import TuneSettings
-from attenuator.tune.teaching import RESERVED_SHARE, Lesson, keeps_much, learnt, lesson, sentence, teach
+from attenuator.tune.teaching import RESERVED_SHARE, Lesson, gains_little, learnt, lesson, sentence, teach
 from attenuator.tune.texts import FEWEST, Parts
 
 JOURNAL = "tuning.jsonl"
@@ -219,7 +219,7 @@ class Run:
                 "like: attenuator export"
             )
         rows = [self.calibrated(path, folder, exact, parts, None)]
-        if keeps_much(rows[0].outcome.calibration, parts):
+        if gains_little(rows[0].outcome.calibration, parts):
             rows += self.after_teaching(path, parts)
         if self.settings.precision != EXACT_PRECISION:
             folder = self.work / ROUNDED_PRECISION

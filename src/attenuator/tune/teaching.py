@@ -1,4 +1,4 @@
-"""Teaching within a tuning: where only a large `keep` keeps the answers, the checkpoint learns to bear a small one.
+"""Teaching within a tuning: where little is won, the checkpoint learns to keep its answers at a small `keep`.
 
 It learns from texts that do not judge, its own exact answers being the lesson, as `attenuator adapt --keep` does.
 """
@@ -33,8 +33,8 @@ LEARNING_SHARE, RESERVED_SHARE = 0.3, 0.45
 # costs about so many runs at the exact value, both of its shares and their gradients.
 FEWEST_TEXTS, FEWEST_STEPS = 1000, 200
 RUNS_A_STEP = 32 * 3.5
-# There is something to gain where the default keeps more than that.
-LARGE = 0.3
+# There is something to gain where the default takes more than that part of the exact time.
+MUCH = 1 / 3
 NEEDS = "accelerate"  # of the extra `train`, which `attenuator[export]` does not install
 
 
@@ -73,10 +73,12 @@ def lesson(source: Source, checkpoint: str, spare: int, each_s: float, minutes: 
     return Lesson(LEARNING_SHARE * minutes)
 
 
-def keeps_much(calibration: Calibration, parts: Parts) -> bool:
-    """Whether the default leaves out so few tokens that teaching could win."""
-    chosen = [default_setting(calibration, int(length)).knobs for length in parts.judging.tokens]
-    return float(np.mean([knobs.get(KNOB.name, 0.0) for knobs in chosen])) > LARGE
+def gains_little(calibration: Calibration, parts: Parts) -> bool:
+    """Whether the default saves so little of the predicted time that teaching could win."""
+    lengths = parts.judging.tokens.tolist()
+    times = [default_setting(calibration, length).time for length in lengths]
+    spent = [time[calibration.bucket(length)] if time else 1.0 for time, length in zip(times, lengths, strict=True)]
+    return float(np.mean(spent)) > MUCH
 
 
 def teach(

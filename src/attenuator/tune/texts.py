@@ -12,6 +12,7 @@ from torch import nn
 
 from attenuator.commands.calibrate.texts import Texts
 from attenuator.compare.data import SEED, encode, read_items
+from attenuator.export.choose import MOST_TEXTS
 from attenuator.export.source import Source
 from attenuator.ops.cost import NS_PER_DENSE_MAC
 from attenuator.rows import Columns
@@ -92,11 +93,12 @@ def fitting(fixed_s: float, each_s: float, texts: int, minutes: float) -> int:
 
 
 def divided(texts: Texts, items: Sequence[Item], count: int) -> Parts:
-    """Draws that many texts by lot, and divides them."""
+    """Draws that many texts by lot, and divides them; more than `MOST_TEXTS` need not choose."""
     shuffled = np.random.default_rng(SEED).permutation(len(items))
-    border = round(CHOOSING_SHARE * count)
-    choosing, judging = np.sort(shuffled[:border]), np.sort(shuffled[border:count])
-    others = np.sort(np.r_[choosing, shuffled[count:]])
+    border = min(round(CHOOSING_SHARE * count), MOST_TEXTS)
+    judges = count - round(CHOOSING_SHARE * count)
+    choosing, judging = np.sort(shuffled[:border]), np.sort(shuffled[border : border + judges])
+    others = np.sort(np.r_[choosing, shuffled[border + judges :]])
     return Parts(
         _of(texts, choosing.tolist()),
         _of(texts, judging.tolist()),
