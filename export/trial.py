@@ -109,6 +109,7 @@ class Trial:
         self.open(EVERYWHERE)
         self.exact = np.concatenate(list(self.logits(self.knobs.exact()))) if exact is None else exact
         self.exact_cost = self.work(self.knobs.exact())
+        self.changes = np.zeros(len(texts), dtype=np.int64)  # answers of each text that a setting changed
         self.close()  # another trial may be next
         self.round(graph, folder)
         if taught is not None:
@@ -148,14 +149,16 @@ class Trial:
         """What answers at a setting."""
         return self.sessions[-1 if knobs[KNOB.name] < self.below else 0]
 
-    def logits(self, knobs: Mapping[str, float]) -> Iterator[Logits]:
-        """Logits `[B, labels]` of the texts, some at a time, in order."""
+    def logits(self, knobs: Mapping[str, float], order: Sequence[int] | None = None) -> Iterator[Logits]:
+        """Logits `[B, labels]` of the texts, some at a time, in their order or in another one."""
         rows: list[Row] = []
         tokens = 0
-        for index, text in enumerate(self.texts):
+        order = range(len(self.texts)) if order is None else order
+        for place, index in enumerate(order):
+            text = self.texts[index]
             rows.append(Row(text.token_ids, text.type_ids, knobs, seed=index))
             tokens += len(text.token_ids)
-            if tokens >= TOKENS_PER_BATCH or index == len(self.texts) - 1:
+            if tokens >= TOKENS_PER_BATCH or place == len(order) - 1:
                 yield self.session(knobs).run(["logits"], pack(rows, self.manifest))[0]
                 rows, tokens = [], 0
 
@@ -195,14 +198,18 @@ class Trial:
         return timing
 
     def agreement(self, share: float, least: float) -> float:
-        """Share of the texts whose answers agree with the exact ones, given up where it must be below `least`."""
-        logits, done, same = self.exact.copy(), 0, 1.0
-        for batch in self.logits(self.knobs_at(share)):
-            logits[done : done + len(batch)] = batch
-            done += len(batch)
-            # Texts that have not run count as unchanged.
-            task, thresholds = self.manifest.task, self.manifest.thresholds
-            same = float(agrees(logits, self.exact, task=task, thresholds=thresholds).mean())
-            if same < least:
+        """Share of the texts whose answers agree with the exact ones, given up where it must be below `least`.
+
+        The texts whose answers other settings have changed come first: they are the ones to change again.
+        """
+        order = np.argsort(-self.changes, kind="stable")
+        task, thresholds = self.manifest.task, self.manifest.thresholds
+        done, same = 0, len(order)  # texts that have not run count as unchanged
+        for batch in self.logits(self.knobs_at(share), order.tolist()):
+            places = order[done : done + len(batch)]
+            differs = ~agrees(batch, self.exact[places], task=task, thresholds=thresholds)
+            self.changes[places] += differs
+            done, same = done + len(batch), same - int(differs.sum())
+            if same / len(order) < least:
                 break
-        return same
+        return same / len(order)
