@@ -45,6 +45,9 @@ FOLDERS = (
     "pool",
     "kept_lengths",
     "select",
+    "quantize_rows",
+    "dequantize_product",
+    "requantize_product",
 )
 # Packages of operators beside the product's, separated by commas; the library must hold them (`library_path`).
 EXTRA = "ATTENUATOR_EXTRA_OPERATORS"

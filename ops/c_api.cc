@@ -121,10 +121,10 @@ void RunOnDevice(const Call& call, void* stream, attenuator_allocate allocate, v
   if constexpr (Spec::kHost) {
     RunOnCpu<Spec>(call, 1);
   } else {
-    // The first input is a data tensor; the others must agree with it.
+    // The first input is a data tensor, with which the others must agree, or there is none.
     const bool any = call.num_inputs > 0;
     const auto data = static_cast<ElementType>(any ? call.inputs[0].dtype : -1);
-    if (data != ElementType::kFloat && data != ElementType::kFloat16 &&
+    if (Spec::kInputs[0].data && data != ElementType::kFloat && data != ElementType::kFloat16 &&
         data != ElementType::kBfloat16) {
       Fail(call.name, std::string("the first input is ") +
                           (any ? TypeName(call.inputs[0].dtype) : "missing") +

@@ -17,7 +17,7 @@ extern "C" {
 typedef struct {
   void* data;
   int32_t rank;
-  int32_t dtype; /* 0 float, 1 int32, 2 int64, 3 float16, 4 bfloat16 */
+  int32_t dtype; /* 0 float, 1 int32, 2 int64, 3 float16, 4 bfloat16, 5 uint8 */
   int64_t shape[2];
 } attenuator_tensor;
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # Values of the C ABI's enumerations.
-DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4}
+DTYPE_CODES = {"float": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 4, "uint8": 5}
 KIND_CODES: dict[type, int] = {int: 0, float: 1, str: 2}
 
 

@@ -16,7 +16,12 @@ from attenuator.ops import OPERATORS, has_part, package, part
 from attenuator.ops.spec import SEED_HIGH, Attribute, Knob, Operator, Tensor
 
 CPP_TYPES = {"float": "float", "int32": "std::int32_t", "int64": "std::int64_t"}
-ELEMENT_TYPES = {"float": "ElementType::kFloat", "int32": "ElementType::kInt32", "int64": "ElementType::kInt64"}
+ELEMENT_TYPES = {
+    "float": "ElementType::kFloat",
+    "int32": "ElementType::kInt32",
+    "int64": "ElementType::kInt64",
+    "uint8": "ElementType::kUint8",
+}
 
 
 def pascal(name: str) -> str:

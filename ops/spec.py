@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-DType = Literal["float", "int32", "int64"]
+DType = Literal["float", "int32", "int64", "uint8"]
 
 
 @dataclass(frozen=True, slots=True)

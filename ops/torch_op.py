@@ -22,7 +22,7 @@ from attenuator.ops.spec import Tensor as TensorSpec
 
 __all__ = ["PYTHON_TYPES", "TORCH_DTYPES", "op_name", "overload"]
 
-TORCH_DTYPES = {"float": torch.float32, "int32": torch.int32, "int64": torch.int64}
+TORCH_DTYPES = {"float": torch.float32, "int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8}
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()} | {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",

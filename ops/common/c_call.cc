@@ -11,7 +11,7 @@ namespace {
 
 // Names of the C ABI's enumerations, by value, as messages say them.
 constexpr std::array kKindNames{"int", "float", "string"};
-constexpr std::array kTypeNames{"float", "int32", "int64", "float16", "bfloat16"};
+constexpr std::array kTypeNames{"float", "int32", "int64", "float16", "bfloat16", "uint8"};
 
 // A caller's value may be none of the enumeration.
 template <std::size_t size>

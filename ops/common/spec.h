@@ -12,9 +12,9 @@ namespace attenuator {
 inline constexpr int kHeadDimLow = 8;
 inline constexpr int kHeadDimHigh = 256;
 
-// The last two exist on CUDA alone: an operator's data tensors are all of one of the three floating
-// types there.
-enum class ElementType { kFloat, kInt32, kInt64, kFloat16, kBfloat16 };
+// Those of 16 bits exist on CUDA alone: an operator's data tensors are all of one of the three
+// floating types there.
+enum class ElementType { kFloat, kInt32, kInt64, kFloat16, kBfloat16, kUint8 };
 
 struct InputSpec {
   const char* name;

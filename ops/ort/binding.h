@@ -94,7 +94,7 @@ class NodeTensors {
 };
 
 // Infers every output's shape by its rules, except of optional ones; the element type of a data
-// output is that of the first input, which is a data tensor in every operator.
+// output is that of the first input, which is a data tensor in every operator that has one.
 OrtStatusPtr InferShapes(const OutputSpec* outputs, std::size_t num_outputs,
                          OrtShapeInferContext* context) noexcept;
 
@@ -104,6 +104,8 @@ inline ONNXTensorElementDataType OnnxType(ElementType type) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
     case ElementType::kInt64:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    case ElementType::kUint8:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
     case ElementType::kFloat16:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
     case ElementType::kBfloat16:

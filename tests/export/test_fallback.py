@@ -23,7 +23,7 @@ from attenuator.ops.rfa.reference import rfa_attention
 from attenuator.ops.softmax.reference import attention_importance, softmax_attention
 from attenuator.ops.yoso.reference import yoso_attention
 
-TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+TYPES = {"float": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64, "uint8": TensorProto.UINT8}
 BATCHES = {
     "ragged": [3, 1, 9, 2],
     "empty-inside": [2, 0, 5],

@@ -30,6 +30,7 @@ def tensors(operator: Operator) -> dict[str, torch.Tensor]:
         shape = [sizes.get(axis, HEADS * WIDTH) for axis in item.axes]
         inputs[item.name] = torch.randn(shape, generator=generator)
     more = {"cu_seqlens": STARTS, "seed": torch.arange(3)}
+    more["sums"] = torch.arange(320, dtype=torch.int32).reshape(10, 32)
     more |= {knob.name: torch.full((3,), knob.exact, dtype=TORCH_DTYPES[knob.dtype]) for knob in operator.knobs}
     more["positions"] = torch.arange(10)
     more["unmerged_cu_seqlens"] = torch.tensor([0, 4, 4, 11], dtype=torch.int32)

@@ -7,19 +7,18 @@ import os
 
 import numpy as np
 import pytest
-from cases import CASES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
+from cases import CASES, OF_SEQUENCES, Case, make_inputs, output_shapes, random_shape, same_bits, split, take
 from fuzzing import HOSTILE, contract_broken, damage, poison
 from harness import Array, run
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from attenuator.ops import OPERATORS
 from attenuator.ops.spec import Operator
 
 TRIALS = 150
 SEEDS = range(int(os.environ.get("FUZZ_SEEDS", "2")))
 LENGTHS = (0, 0, 1, 1, 2, 3, 7, 8, 9, 16, 17, 31, 65, 100, 257)
 LONG = (65, 80, 100, 130, 257)
-every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
+every_operator = pytest.mark.parametrize("operator", OF_SEQUENCES, ids=lambda operator: operator.key)
 
 
 def random_lengths(rng: np.random.Generator) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import promises
 import pytest
-from cases import CASES, RAGGED, Case, defaults, make_inputs, run_case, same_bits, take
+from cases import CASES, OF_SEQUENCES, RAGGED, SEQUENCE_CASES, Case, defaults, make_inputs, run_case, same_bits, take
 from devices import CPU, Device
 from harness import Array, build_model, open_session
 from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
@@ -17,6 +17,7 @@ from attenuator.ops import OPERATORS
 from attenuator.ops.spec import LAST, Attribute, Operator
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_sequence_case = pytest.mark.parametrize("case", SEQUENCE_CASES, ids=str)
 every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.key)
 
 
@@ -24,7 +25,7 @@ def inputs_and_outputs(case: Case) -> tuple[dict[str, Array], list[Array]]:
     return promises.inputs_and_outputs(CPU, case)
 
 
-@every_case
+@every_sequence_case
 @pytest.mark.parametrize("promise", promises.OF_A_CASE, ids=lambda promise: promise.__name__)
 def test_promise_of_every_case(promise: Callable[[Device, Case], None], case: Case) -> None:
     promise(CPU, case)
@@ -34,7 +35,7 @@ def test_promise_of_every_case(promise: Callable[[Device, Case], None], case: Ca
     ("promise", "operator"),
     [
         pytest.param(promise, operator, id=f"{promise.__name__}-{operator.key}")
-        for operator in OPERATORS
+        for operator in OF_SEQUENCES
         for promise in promises.of_operator(operator)
     ],
 )
@@ -56,7 +57,7 @@ def test_threads_do_not_change_a_bit_of_long_sequences(operator: Operator) -> No
     assert same_bits(run_case(case, inputs), run_case(case, inputs, threads=3))
 
 
-@every_case
+@every_sequence_case
 def test_concurrent_runs_of_one_session(case: Case) -> None:
     batches = [
         take(case, make_inputs(case, RAGGED), order) for order in ([0, 1, 2], [3, 4], [5, 6, 7], [7, 3], [2], [1])

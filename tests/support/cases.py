@@ -17,6 +17,7 @@ SIZES = {
     "num_heads * value_dim": HEADS * 12,
     "num_heads": HEADS,
     "C": 150,
+    "N": 70,
     "c": 5,
     "R": 23,
     "2 * reach + 1": 31,
@@ -125,6 +126,9 @@ def banded(operator: Operator, global_tokens: int) -> dict[str, AttributeValue]:
 
 
 CASES = [case for operator in OPERATORS for case in variants(operator)]
+# Operators that are told where sequences begin; the others compute row by row (tests/ops/test_quantized_rows.py).
+OF_SEQUENCES = [operator for operator in OPERATORS if any(item.name == "cu_seqlens" for item in operator.inputs)]
+SEQUENCE_CASES = [case for case in CASES if case.operator in OF_SEQUENCES]
 
 
 def knob_values(knob: Knob, count: int) -> Array:
@@ -171,6 +175,8 @@ def make_inputs(
             shape = (first, *(sizes[name] for name in item.axes[1:]))
             if item.name == "buckets":
                 inputs[item.name] = rng.integers(0, sizes["R"], shape)
+            elif item.name == "sums":
+                inputs[item.name] = rng.integers(-20, 21, shape, np.int32)
             else:
                 inputs[item.name] = rng.standard_normal(shape).astype(np.float32)
     return inputs

@@ -28,10 +28,11 @@ ONNX_TYPES = {
     "float": TensorProto.FLOAT,
     "int32": TensorProto.INT32,
     "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
     "float16": TensorProto.FLOAT16,
     "bfloat16": TensorProto.BFLOAT16,
 }
-NUMPY_TYPES = {"float": np.float32, "int32": np.int32, "int64": np.int64}
+NUMPY_TYPES = {"float": np.float32, "int32": np.int32, "int64": np.int64, "uint8": np.uint8}
 BY_NAME = {operator.name: operator for operator in OPERATORS} | {operator.key: operator for operator in OPERATORS}
 
 

@@ -80,7 +80,8 @@ def run_on_device(
     for item in present:
         kind = DATA_TYPES[data] if item.data else np.dtype(NUMPY_TYPES[item.dtype])
         # Not a number, nor a row, wherever the kernel does not write.
-        unwritten = np.full(output_shape(item, inputs), np.nan if kind.kind in "fV" else -1, kind)
+        nothing = np.nan if kind.kind in "fV" else np.array(-1).astype(kind)
+        unwritten = np.full(output_shape(item, inputs), nothing, kind)
         memory, array = place(unwritten, data if item.data else item.dtype)
         outputs.append(memory)
         results.append(array)

@@ -1,0 +1,1 @@
+"""What a product in integers stands for, with what follows a linear layer."""

@@ -1,0 +1,195 @@
+"""QuantizeRows, DequantizeProduct and RequantizeProduct: their bits, and that a row's depend on that row alone."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from cases import same_bits
+from harness import Array, in_process, isa, run
+from instruction_sets import ISAS
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+from attenuator.ops.dequantize_product.reference import ACTIVATIONS, dequantize_product
+from attenuator.ops.quantize_rows.reference import quantize_rows
+from attenuator.ops.quantize_rows.rule import HIGH, TINY, ZERO_POINT
+from attenuator.ops.requantize_product.reference import requantize_product
+
+WIDTHS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 257, 768)
+SIZES = np.array([1, 30, 1e-3, 0, 1e6, 1e-12, 1e30, 1e-30, 1e-37, 1e-42], np.float32)
+HOSTILE = (np.nan, -np.nan, np.inf, -np.inf)
+
+
+def rows_of(count: int, columns: int, seed: int = 0) -> Array:
+    """Gaussian rows of many sizes."""
+    rows = np.random.default_rng([seed, count, columns]).standard_normal((count, columns))
+    return (rows * SIZES[np.arange(count) % len(SIZES), None]).astype(np.float32)
+
+
+def product_of(count: int, columns: int, residual: bool, bias: bool = True, seed: int = 0) -> dict[str, Array]:
+    """Sums, scales and what is added, such that values lie around 0 and reach tens."""
+    rng = np.random.default_rng([seed, count, columns])
+    normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    inputs = {
+        "sums": rng.integers(-(2**20), 2**20, (count, columns), np.int32),
+        "row_scale": np.abs(normal(count)) * np.float32(1e-3),
+        "channel_scale": np.abs(normal(columns)) * np.float32(1e-2),
+    }
+    inputs |= {"bias": normal(columns)} if bias else {}
+    return inputs | ({"residual": normal(count, columns)} if residual else {})
+
+
+def in_turn(inputs: Mapping[str, Array], activation: str) -> Array:
+    """The standard nodes in float32, one rounding after another; no gelu."""
+    values = inputs["sums"].astype(np.float32) * inputs["row_scale"][:, None] * inputs["channel_scale"]
+    values = values + inputs["bias"] if "bias" in inputs else values
+    values = np.maximum(values, 0) if activation == "relu" else values
+    return values + inputs["residual"] if "residual" in inputs else values
+
+
+@pytest.mark.parametrize("count", [0, 1, 21])
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_rows_are_quantized_to_the_bits_of_the_reference(count: int, columns: int) -> None:
+    rows = rows_of(count, columns)
+    quantized, scale = run("QuantizeRows", {"rows": rows}, {})
+    assert same_bits((quantized, scale), quantize_rows(rows))
+    assert (np.abs(quantized.astype(int) - ZERO_POINT) <= HIGH).all()
+    error = np.abs((quantized.astype(float) - ZERO_POINT) * scale[:, None] - rows)
+    assert (error <= scale[:, None] * (0.5 + 1e-4)).all()
+
+
+def test_quotients_next_to_a_half_are_rounded_as_a_division_rounds_them() -> None:
+    rng = np.random.default_rng(5)
+    rows = np.empty((4000, 128), np.float32)
+    rows[:, 0] = rng.uniform(1, 2, 4000) * 2.0 ** rng.integers(-90, 120, 4000)
+    scale = rows[:, 0] * np.float32(1 / HIGH) + np.float32(TINY)
+    halves = (np.arange(127) + 0.5) * scale.astype(float)[:, None] * rng.choice([1, -1], (4000, 127))
+    rows[:, 1:] = halves.astype(np.float32)
+    rows.view(np.int32)[:, 1:] += rng.integers(-2, 3, (4000, 127), np.int32)  # units of the last place
+    np.clip(rows, -rows[:, :1], rows[:, :1], out=rows)
+    assert same_bits(run("QuantizeRows", {"rows": rows}, {}), quantize_rows(rows))
+
+
+@pytest.mark.parametrize("columns", [1, 9, 64, 200])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_that_is_not_finite_has_no_scale_and_no_other_row_changes(value: float, columns: int) -> None:
+    rows = rows_of(5, columns)
+    clean = run("QuantizeRows", {"rows": rows}, {})
+    for place in {0, columns // 2, columns - 1}:
+        hostile = rows.copy()
+        hostile[2, place] = value
+        quantized, scale = run("QuantizeRows", {"rows": hostile}, {})
+        assert np.isnan(scale[2])
+        assert not quantized[2].any()
+        others = [0, 1, 3, 4]
+        assert same_bits([quantized[others], scale[others]], [each[others] for each in clean])
+
+
+def test_the_largest_rows_have_a_scale() -> None:
+    rows = np.full((2, 1000), np.finfo(np.float32).max, np.float32)
+    rows[1] *= -1
+    quantized, scale = run("QuantizeRows", {"rows": rows}, {})
+    assert np.isfinite(scale).all()
+    assert (quantized == [[ZERO_POINT + HIGH], [ZERO_POINT - HIGH]]).all()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_product_is_dequantized(columns: int, activation: str, bias: bool, residual: bool) -> None:
+    inputs = product_of(5, columns, residual, bias)
+    [output] = run("DequantizeProduct", inputs, {"activation": activation})
+    expected = dequantize_product(**inputs, activation=activation)
+    np.testing.assert_allclose(output, expected, rtol=1e-6, atol=2e-6 * max(1, np.abs(expected).max()))
+    if not activation.startswith("gelu"):
+        assert same_bits([output], [in_turn(inputs, activation)])
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_gelu_is_off_by_less_than_a_ten_millionth_and_its_last_place(activation: str) -> None:
+    values = np.concatenate(
+        [np.linspace(-14, 14, 40001), np.geomspace(1e-40, 1e30, 2001), -np.geomspace(1e-40, 1e30, 2001), [0.0]]
+    ).astype(np.float32)
+    inputs = {
+        "sums": np.ones((1, len(values)), np.int32),
+        "row_scale": np.ones(1, np.float32),
+        "channel_scale": values,
+    }
+    [[output]] = run("DequantizeProduct", inputs, {"activation": activation})
+    expected = ACTIVATIONS[activation](values.astype(float))
+    assert (np.abs(output - expected) <= 7e-8 + np.abs(expected) * 2**-24).all()
+    tail = (values < -1) & (values > -6)
+    assert (np.abs(output[tail] / expected[tail] - 1) < 1e-3).all(), "what large negative numbers leave is kept"
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("count", [0, 1, 5, 90])
+@pytest.mark.parametrize("columns", [1, 17, 400, 3072])
+def test_requantizing_gives_the_bits_of_both_nodes(count: int, columns: int, activation: str) -> None:
+    inputs = product_of(count, columns, residual=False)
+    [real] = run("DequantizeProduct", inputs, {"activation": activation})
+    together = run("RequantizeProduct", inputs, {"activation": activation})
+    assert same_bits(together, run("QuantizeRows", {"rows": real}, {}))
+    stands_for, expected = (
+        (quantized.astype(float) - ZERO_POINT) * scale[:, None]
+        for quantized, scale in (together, requantize_product(**inputs, activation=activation))
+    )
+    assert (np.abs(stands_for - expected) <= together[1][:, None] * 1.01 + 1e-7).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", ["QuantizeRows", "DequantizeProduct", "RequantizeProduct"])
+def test_a_rows_bits_depend_on_that_row_alone(name: str, threads: int) -> None:
+    """Alone, in another order, and on any number of threads, over more than one task."""
+    count, columns = 300, 333
+    by_row = {"rows": rows_of(count, columns)} if name == "QuantizeRows" else product_of(count, columns, False)
+    attributes = {} if name == "QuantizeRows" else {"activation": "gelu"}
+    fixed = {key: value for key, value in by_row.items() if len(value) != count}
+    together = run(name, by_row, attributes, threads)
+    order = np.random.default_rng(0).permutation(count)
+    for index in ([0], [150], [299], order, []):
+        some = {key: by_row[key][np.asarray(index, int)] if key not in fixed else by_row[key] for key in by_row}
+        assert same_bits(run(name, some, attributes, threads), [y[np.asarray(index, int)] for y in together])
+
+
+@pytest.mark.parametrize("name", ["DequantizeProduct", "RequantizeProduct"])
+def test_a_scale_that_is_not_a_number_makes_its_row_none(name: str) -> None:
+    inputs = product_of(4, 50, residual=False)
+    clean = run(name, inputs, {"activation": "gelu"})
+    inputs["row_scale"][1] = np.nan
+    hostile = run(name, inputs, {"activation": "gelu"})
+    assert np.isnan(hostile[-1][1]).all()
+    assert same_bits([y[[0, 2, 3]] for y in hostile], [y[[0, 2, 3]] for y in clean])
+
+
+@pytest.mark.parametrize("name", ["DequantizeProduct", "RequantizeProduct"])
+def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
+    inputs = product_of(4, 50, residual=name == "DequantizeProduct")
+    for key, value in inputs.items():
+        for axis in range(value.ndim):
+            wrong = inputs | {key: value.take(range(value.shape[axis] - 1), axis)}
+            blamed = "row_scale" if axis == 0 else "channel_scale"
+            with pytest.raises(InvalidArgument, match=f"{name}: {blamed if key == 'sums' else key} has size"):
+                run(name, wrong, {})
+
+
+def digest() -> str:
+    """Of every output on odd sizes."""
+    total = hashlib.sha256()
+    for columns in WIDTHS:
+        for y in run("QuantizeRows", {"rows": rows_of(20, columns)}, {}):
+            total.update(y.tobytes())
+        for activation in ACTIVATIONS:
+            inputs = product_of(6, columns, residual=False)
+            for name in ("DequantizeProduct", "RequantizeProduct"):
+                for y in run(name, inputs, {"activation": activation}):
+                    total.update(y.tobytes())
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("lower", ISAS[: ISAS.index(isa())])
+def test_instruction_sets_give_the_same_bits(lower: str) -> None:
+    done = in_process("from test_quantized_rows import digest; print(digest())", ATTENUATOR_ISA=lower)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == digest()
