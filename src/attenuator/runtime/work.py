@@ -38,7 +38,7 @@ class Stage:
         depth: selections on the way here.
         operators: nodes of the domain, in order.
         token_macs: multiply-adds of linear layers per row, value projections inside attention nodes apart.
-        token_values: values that all other nodes write per row.
+        token_values: values that all other nodes write per row, those of operators that compute row by row among them.
     """
 
     selection: NodeShape | None = None
@@ -58,7 +58,8 @@ class Work:
         sequence_macs: multiply-adds of linear layers per sequence.
         layer_macs: multiply-adds of one full layer's linear layers per token, a value projection inside its attention
             node apart; 0 where the model has but one layer.
-        launches: nodes of the graph that have rows to compute, those of the domain that are no attention aside.
+        launches: nodes of the graph that have rows to compute, those of the domain aside that are neither attention nor
+            compute row by row.
         nodes: nodes of the domain by operator name.
         parameters: weights by element count.
     """
@@ -87,7 +88,7 @@ class Work:
 
     @property
     def token_values(self) -> int:
-        """Values that nodes other than linear layers and operators write per token where every token goes on."""
+        """Values that nodes other than linear layers and attention write per token where every token goes on."""
         return sum(stage.token_values for stage in self.stages)
 
     def rows(self, tokens: int, knobs: Mapping[str, float] = EXACT) -> list[int]:
@@ -163,13 +164,16 @@ class _Counter:
         if rows is _Other.CONSTANT and node.domain != DOMAIN:
             self._constant(node)
             return
-        self.work.launches += node.domain != DOMAIN
         width = self._width(node)
         if width and node.outputs:
             self.widths[node.outputs[0]] = width
         if node.domain == DOMAIN:
+            self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
+        if node.domain == DOMAIN and not _is_rowwise(_operator(node)):
             self._operator(node, behind)
-        elif node.op_type in LINEAR and len(node.inputs) > 1 and len(self.constants.get(node.inputs[1], ())) == 2:
+            return
+        self.work.launches += 1
+        if node.op_type in LINEAR and len(node.inputs) > 1 and len(self.constants.get(node.inputs[1], ())) == 2:
             inner, outer = self.constants[node.inputs[1]]
             if isinstance(rows, Stage):
                 rows.token_macs += inner * outer
@@ -197,7 +201,6 @@ class _Counter:
         ] or [0]
         stages = self.work.stages
         shape = self._shape(operator, node, behind if operator.attention else self._layers)
-        self.work.nodes[node.op_type] = self.work.nodes.get(node.op_type, 0) + 1
         stages[bounded[0]].operators.append(shape)
         if shape.num_heads:
             self._layers = behind + 1
@@ -268,6 +271,11 @@ class _Counter:
         head_dim, value_dim = width // heads, value_width // heads
         half = inputs.get("value_weight", "") in self._halves
         return NodeShape(operator.key, heads, head_dim, value_dim, channels, attributes, layer, tables, half)
+
+
+def _is_rowwise(operator: Operator) -> bool:
+    """Whether an operator computes row by row, as most nodes do: nothing tells it where sequences begin."""
+    return all(tensor.axes[0] != BOUNDARIES for tensor in operator.inputs)
 
 
 def _operator(node: Node) -> Operator:
