@@ -1,21 +1,17 @@
 """int8 linear layers in a finished graph: activations quantised row by row, weights per output channel.
 
-A linear layer y = x W + b becomes
+A linear layer y = x W + b, and an activation and a residual that nothing else reads, become
 
-    s_t = max_c |x_tc| / 127                            one scale per token
-    q   = round(x / s) + 128                            uint8, zero point 128
-    y   = ((q - 128) V) s w + b                         MatMulInteger, V int8 in [-63, 63], one w a channel
+    q, s = QuantizeRows(x)                              uint8, zero point 128, one scale s a row; shared by layers
+    a    = MatMulInteger(q, V, 128)                     int32, V int8 in [-63, 63], one scale w a channel
+    y    = activation(a s w + b) + residual             DequantizeProduct
+
+and where the next layer alone reads y, RequantizeProduct rounds it without writing it down.
 
 Every scale comes from one row, and integer sums are exact in any order, so that a row's bits depend on nothing else in
-the batch. ONNX Runtime's own dynamic quantisation takes one scale for the whole batch instead. Two more of its habits
-shape the nodes: on x86 only uint8 activations have a fast kernel, int8 ones run ten times slower; and a product that is
-cast and multiplied by (s w) is fused into one node that multiplies the bias by s as well. DequantizeLinear with a scale
-a row computes the same, and nothing fuses it.
-
-Weights have 7 bits: without VNNI the kernels add pairs of products of uint8 and int8 in 16 bits, where 2 * 255 * 64
-just fits and 8-bit weights saturate.
-
-A batch without any token does not run: ONNX Runtime reduces `[0, C]` to `[0, C]`. The runtime never asks for one.
+the batch; ONNX Runtime's own dynamic quantisation takes one scale for the whole batch instead. The product is ONNX
+Runtime's, which has a fast kernel for uint8 by int8 alone on x86. Weights have 7 bits: without VNNI it adds pairs of
+products in 16 bits, where 2 * 255 * 64 just fits and 8-bit weights saturate.
 
 Attention that can compute its products in int8 is told so by an attribute of its node. The layer that yields the logits
 stays fp32, as do embeddings, norms, other attention and value projections that are an attention operator's own weight.
@@ -30,16 +26,17 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from attenuator.errors import ExportError
+from attenuator.export.linear_layers import LinearLayer, is_linear, is_transposed
 from attenuator.ops import DOMAIN, OPERATORS
+from attenuator.ops.dequantize_product import spec as product
+from attenuator.ops.quantize_rows import spec as rounding
+from attenuator.ops.quantize_rows.rule import ZERO_POINT
+from attenuator.ops.requantize_product import spec as requantized
 from attenuator.ops.spec import INT8_PRODUCTS
 
-__all__ = ["ACTIVATION_HIGH", "WEIGHT_HIGH", "ZERO_POINT", "quantise", "quantise_weight"]
+__all__ = ["WEIGHT_HIGH", "quantise", "quantise_weight"]
 
-ACTIVATION_HIGH = 127
 WEIGHT_HIGH = 63
-ZERO_POINT = 128
-# Added to every scale: lost in rounding unless the row is zero (or subnormal), whose scale must not be 0.
-TINY = 1e-30
 # Channels below are zero: a scale among subnormal numbers is so coarse that integers would leave [-63, 63].
 LOWEST_WEIGHT = np.float32(WEIGHT_HIGH) * np.finfo(np.float32).tiny
 # Attention with products in int8, by op type.
@@ -80,33 +77,23 @@ class _Quantiser:
             self.constants[name] = value
         return self.constants[name]
 
-    def op(self, before: ir.Node, name: str, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """One node with one output of that name, in front of another."""
-        node = ir.node(op_type, inputs, attributes=attributes, name=f"node_{name}")
-        node.outputs[0].name = name
-        self.graph.insert_before(before, node)
-        return node.outputs[0]
+    def op(
+        self, before: ir.Node, op_type: str, inputs: list[ir.Value | None], *outputs: str, **node: Any
+    ) -> list[ir.Value]:
+        """One node with outputs of these names, in front of another."""
+        made = ir.node(op_type, inputs, name=f"node_{outputs[0]}", num_outputs=len(outputs), **node)
+        for value, name in zip(made.outputs, outputs, strict=True):
+            value.name = name
+        self.graph.insert_before(before, made)
+        return list(made.outputs)
 
     def quantised_rows(self, value: ir.Value, before: ir.Node) -> tuple[ir.Value, ir.Value]:
         """`[rows, C]` as uint8 `[rows, C]` and one scale per row `[rows]`."""
         if value not in self.rows:
             name = f"{value.name}_int8"
-            magnitude = self.op(before, f"{name}_magnitude", "Abs", value)
-            last = self.constant("int8_last_axis", np.array([-1], np.int64))
-            high = self.op(before, f"{name}_high", "ReduceMax", magnitude, last, keepdims=0)
-            inverse = self.constant("int8_inverse_high", np.array(1 / ACTIVATION_HIGH, np.float32))
-            step = self.op(before, f"{name}_step", "Mul", high, inverse)
-            tiny = self.constant("int8_tiny", np.array(TINY, np.float32))
-            floored = self.op(before, f"{name}_floored", "Add", step, tiny)
-            # ReduceMax may lose a NaN; a sum does not. Adds 0 to the scale of a finite row.
-            total = self.op(before, f"{name}_total", "ReduceSum", magnitude, last, keepdims=0)
-            zero = self.constant("int8_zero", np.array(0, np.float32))
-            check = self.op(before, f"{name}_check", "Mul", total, zero)
-            scale = self.op(before, f"{name}_scale", "Add", floored, check)
-            size = self.op(before, f"{name}_size", "Shape", scale)
-            middle = ir.tensor(np.array([ZERO_POINT], np.uint8))
-            zeros = self.op(before, f"{name}_zero_points", "ConstantOfShape", size, value=middle)
-            rows = self.op(before, name, "QuantizeLinear", value, scale, zeros, axis=0)
+            rows, scale = self.op(before, rounding.SPEC.name, [value], name, f"{name}_scale", domain=DOMAIN)
+            rows.type, rows.shape = ir.TensorType(ir.DataType.UINT8), value.shape
+            scale.type = ir.TensorType(ir.DataType.FLOAT)
             self.rows[value] = rows, scale
         return self.rows[value]
 
@@ -122,21 +109,46 @@ class _Quantiser:
             )
         return self.weights[key]
 
-    def replace(self, node: ir.Node) -> None:
-        """Puts the int8 form of a linear layer in its place."""
-        rows, weight, *bias = (value for value in node.inputs if value is not None)
-        output = node.outputs[0]
+    def replace(self, layer: LinearLayer) -> None:
+        """Puts the int8 form of a linear layer in its place, with what follows it."""
+        node, last = layer.nodes[0], layer.nodes[-1]
+        rows, weight = node.inputs[:2]
+        assert rows is not None
+        assert weight is not None
+        output = last.outputs[0]
         integers, scale = self.quantised_rows(rows, node)
         multiplier, channels = self.quantised_weight(weight, is_transposed(node))
         middle = self.constant("int8_zero_point", np.array(ZERO_POINT, np.uint8))
-        sums = self.op(node, f"{output.name}_sums", "MatMulInteger", integers, multiplier, middle)
-        real = self.op(node, f"{output.name}_real", "DequantizeLinear", sums, scale, axis=0)
-        result = self.op(node, f"{output.name}_scaled", "Mul", real, channels)
-        if bias:
-            result = self.op(node, f"{output.name}_biased", "Add", result, bias[0])
+        [sums] = self.op(node, "MatMulInteger", [integers, multiplier, middle], f"{node.outputs[0].name}_sums")
+        sums.type, sums.shape = ir.TensorType(ir.DataType.INT32), node.outputs[0].shape
+        inputs = [sums, scale, channels, layer.bias, layer.residual]
+        while inputs[-1] is None:
+            inputs.pop()
+        attributes = {"activation": layer.activation}
+        name = f"{output.name}_int8"
+        [result] = self.op(last, product.SPEC.name, inputs, name, domain=DOMAIN, attributes=attributes)
         result.type, result.shape = output.type, output.shape
         ir.convenience.replace_all_uses_with(output, result)
-        self.graph.remove(node, safe=True)
+        self.graph.remove(layer.nodes[::-1], safe=True)
+
+    def join(self, rounded: ir.Node) -> bool:
+        """Rounds a product within its own node where nothing but the rounding reads it."""
+        made = rounded.inputs[0].producer() if rounded.inputs[0] is not None else None
+        if made is None or made.domain != DOMAIN or made.op_type != product.SPEC.name:
+            return False
+        [value] = made.outputs
+        if len(value.uses()) > 1 or value.is_graph_output() or len(made.inputs) > len(requantized.SPEC.inputs):
+            return False
+        names = [str(output.name) for output in rounded.outputs]
+        attributes = {"activation": made.attributes["activation"].as_string()}
+        outputs = self.op(
+            rounded, requantized.SPEC.name, list(made.inputs), *names, domain=DOMAIN, attributes=attributes
+        )
+        for old, new in zip(rounded.outputs, outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
+            ir.convenience.replace_all_uses_with(old, new)
+        self.graph.remove([rounded, made], safe=True)
+        return True
 
 
 def array(weight: ir.Value) -> npt.NDArray[np.float32]:
@@ -144,24 +156,6 @@ def array(weight: ir.Value) -> npt.NDArray[np.float32]:
     assert weight.const_value is not None
     values: npt.NDArray[np.float32] = weight.const_value.numpy()
     return values
-
-
-def is_transposed(node: ir.Node) -> bool:
-    """Whether a linear layer holds its weight as `[out, in]`."""
-    attribute = node.attributes.get("transB")
-    return attribute is not None and bool(attribute.as_int())
-
-
-def is_linear(node: ir.Node) -> bool:
-    """Whether a node multiplies rows `[rows, in]` by a constant fp32 weight."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
-        return False
-    weight = node.inputs[1]
-    if weight is None or weight.const_value is None or weight.const_value.dtype != ir.DataType.FLOAT:
-        return False
-    plain = all(node.attributes[name].as_float() == 1.0 for name in ("alpha", "beta") if name in node.attributes)
-    untransposed = "transA" not in node.attributes or node.attributes["transA"].as_int() == 0
-    return weight.const_value.shape.rank() == 2 and plain and untransposed
 
 
 def head(graph: ir.Graph) -> set[ir.Node]:
@@ -178,17 +172,17 @@ def head(graph: ir.Graph) -> set[ir.Node]:
     return nodes
 
 
-def quantise(model: ir.Model) -> int:
+def quantise(model: ir.Model) -> dict[str, int]:
     """Replaces every linear layer but the one that yields the logits, and tells attention that can to use int8.
 
     Args:
-        model: from `trace`, fp32, changed in place.
+        model: from `trace`, fp32, changed in place. Functions that it has are not attached to the new nodes.
 
     Returns:
-        How many linear layers are int8 now.
+        How many nodes of operators the graph has more, by the operators' keys.
 
     Raises:
-        ExportError: there is none.
+        ExportError: there is no linear layer.
     """
     graph = model.graph
     kept = head(graph)
@@ -197,7 +191,8 @@ def quantise(model: ir.Model) -> int:
         raise ExportError("precision 'int8' needs linear layers with constant weights, and the graph has none")
     quantiser = _Quantiser(graph)
     for node in layers:
-        quantiser.replace(node)
+        quantiser.replace(LinearLayer.of(node))
+    joined = sum(quantiser.join(node) for node in list(graph) if node.op_type == rounding.SPEC.name)
     for node in graph:
         if node.domain == DOMAIN and node.op_type in IN_INT8:
             node.attributes.add(ir.AttrInt64(INT8_PRODUCTS.name, 1))
@@ -205,4 +200,6 @@ def quantise(model: ir.Model) -> int:
     for name, value in list(graph.initializers.items()):
         if value not in used:
             del graph.initializers[name]
-    return len(layers)
+    model.opset_imports.setdefault(DOMAIN, rounding.SPEC.version)
+    apart = {rounding.SPEC.key: len(quantiser.rows) - joined, product.SPEC.key: len(layers) - joined}
+    return apart | ({requantized.SPEC.key: joined} if joined else {})

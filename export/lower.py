@@ -109,9 +109,11 @@ def write_and_compare(
     fp32 = traced.reference if precision == "fp32" else traced.reference.first()
     parity, _ = verify.parity(path, fp32)
     logits = traced.reference.logits
+    other_nodes = nodes.other_nodes
     if precision == "int8":
         progress("round the linear layers to int8, and compare again")
-        parity, logits = write_int8(traced, folder)
+        parity, logits, added = write_int8(traced, folder)
+        other_nodes = other_nodes | added
     elif precision in half.DTYPES:
         progress(f"write the graph in {precision}")
         parity |= write_half(traced, folder)
@@ -120,7 +122,7 @@ def write_and_compare(
         operator=classifier.operator.key,
         layers=nodes.layers,
         attributes=nodes.attributes,
-        other_nodes=nodes.other_nodes,
+        other_nodes=other_nodes,
     )
     return attention, parity
 
@@ -139,7 +141,7 @@ def write_model(graph: ir.Model, folder: Path) -> None:
     ir.save(graph, folder / bundle.MODEL, external_data=external)
 
 
-def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDArray[np.float32]]:
+def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDArray[np.float32], dict[str, int]]:
     """Replaces the fp32 graph, which was found to compute what the model computes, by the int8 one.
 
     Args:
@@ -148,7 +150,8 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
 
     Returns:
         As `verify.parity`: differences by name, with the bytes of the fp32 files and how many times as fast as fp32 a
-        few rows ran here; and the int8 graph's own logits, float32 `[B, labels]`.
+        few rows ran here; the int8 graph's own logits, float32 `[B, labels]`; and the nodes of operators that it has
+        more, by the operators' keys.
 
     Raises:
         ExportError: the graph has nothing to round, is not valid ONNX, does not run, or differs by more than
@@ -157,11 +160,13 @@ def write_int8(traced: Traced, folder: Path) -> tuple[dict[str, float], npt.NDAr
     """
     path = folder / bundle.MODEL
     size, seconds = model_bytes(folder), verify.timed(path, traced.sample)
-    int8.quantise(traced.graph)
+    added = int8.quantise(traced.graph)
+    fallback.attach(traced.graph)
     write_model(traced.graph, folder)
     verify.check(path)
     parity, logits = verify.parity(path, traced.sample, "int8")
-    return parity | {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, traced.sample)}, logits
+    speed = {"fp32_bytes": size, "times_as_fast_as_fp32": seconds / verify.timed(path, traced.sample)}
+    return parity | speed, logits, added
 
 
 def write_half(traced: Traced, folder: Path) -> dict[str, float]:

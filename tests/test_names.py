@@ -58,7 +58,7 @@ ALLOWED = {
     },
     "export/families.py": {"yoso": FAMILY, "bigbird": FAMILY, "reformer": FAMILY},
     "export/encoder_config.py": {"yoso": "what older checkpoints have, and fields that they have for its attributes"},
-    "export/int8.py": {"alpha": "an attribute of ONNX's Gemm"},
+    "export/linear_layers.py": {"alpha": "an attribute of ONNX's Gemm"},
     "export/layers.py": {"yoso": FAMILY},
     "export/settings.py": {"yoso": FAMILY, "bigbird": FAMILY},
     "export/packed.py": {"'window'": "an attribute of attention nodes, whose upper bound is the knob"},

@@ -40,8 +40,6 @@ LENGTHS = {"contracts": (4096,), "paper": (512, 1024, 4096)}
 PRECISIONS = ("fp32", "int8")
 ATTENTION = {operator.name for operator in OPERATORS if operator.attention}
 PRODUCTS = ("Gemm", "MatMul", "MatMulInteger")
-# How the nodes end that `export.int8` puts around an integer product.
-SCALES = ("_real", "_scaled", "_biased")
 # What ONNX Runtime makes of an addition and the function behind it.
 FUSED = {"BiasGelu": "Gelu"}
 
@@ -52,7 +50,7 @@ def kind_of(op_type: str, name: str) -> str:
         return "attention"
     if op_type in PRODUCTS:
         return "linear layers"
-    if "_int8" in name or name.endswith(SCALES):
+    if "_int8" in name:
         return "rounding and scaling around them"
     return FUSED.get(op_type, op_type)
 

@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from attenuator.bundle import MANIFEST, MODEL, PROBE, TOKENIZER, Manifest, read_manifest
+from attenuator.export import fallback
 from attenuator.export.int8 import quantise
 from attenuator.export.lower import write_model
 from attenuator.export.output import refuse_output, replace, staging_for
@@ -36,7 +37,7 @@ LEAST_ROWS = 1000  # smaller tables, such as those of token types, stay as they 
 
 def write_int8(source: Path, output: Path) -> Manifest:
     """Write the bundle with int8 linear layers; arguments and errors are those of `write_again`."""
-    return write_again(source, output, quantise, "int8")
+    return write_again(source, output, round_layers, "int8")
 
 
 def write_half_tables(source: Path, output: Path) -> Manifest:
@@ -48,14 +49,14 @@ FORMS = {"int8": write_int8, "half-tables": write_half_tables}
 
 
 def write_again(
-    source: Path, output: Path, change: Callable[[ir.Model], object], precision: PrecisionName | None
+    source: Path, output: Path, change: Callable[[ir.Model], dict[str, int]], precision: PrecisionName | None
 ) -> Manifest:
     """Write a bundle again with another graph, without its calibration; one that is already there is replaced.
 
     Args:
         source: a bundle.
         output: folder of the new bundle.
-        change: changes the graph in place.
+        change: changes the graph in place; returns how many nodes of operators it has more, by the operators' keys.
         precision: that the change gives an fp32 bundle; None where it gives none.
 
     Raises:
@@ -71,7 +72,7 @@ def write_again(
     with staging_for(output) as staging:
         shutil.copytree(source, staging, ignore=shutil.ignore_patterns(MANIFEST, CALIBRATIONS), dirs_exist_ok=True)
         graph = ir.load(source / MODEL)
-        change(graph)
+        added = change(graph)
         write_model(graph, staging)
         with np.load(source / PROBE) as probe:
             arrays = dict(probe)
@@ -81,17 +82,29 @@ def write_again(
         tokenizer = json.loads((staging / TOKENIZER).read_bytes())  # a third of the file may be indentation
         (staging / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), "utf-8")
         provenance = manifest.provenance.model_copy(update={"parity": {}})
-        fields = dict(manifest) | {"precision": precision or manifest.precision, "provenance": provenance}
+        attention = manifest.attention.model_copy(update={"other_nodes": manifest.attention.other_nodes | added})
+        changed = {"precision": precision or manifest.precision, "provenance": provenance, "attention": attention}
+        fields = dict(manifest) | changed
         manifest = finish(staging, {name: value for name, value in fields.items() if name not in ("files", "revision")})
         replace(staging, output)
     return manifest
 
 
-def halve_tables(graph: ir.Model) -> None:
+def round_layers(graph: ir.Model) -> dict[str, int]:
+    """Round the linear layers to int8, and attach the functions of the nodes that take their place."""
+    added = quantise(graph)
+    fallback.attach(graph)
+    return added
+
+
+def halve_tables(graph: ir.Model) -> dict[str, int]:
     """Store the tables that a graph looks rows up in as float16, with a Cast of the rows behind each lookup.
 
     Args:
         graph: changed in place.
+
+    Returns:
+        Nothing: it has no more nodes of operators.
     """
     for node in list(graph.graph):
         table = node.inputs[0] if node.op_type == "Gather" else None
@@ -111,6 +124,7 @@ def halve_tables(graph: ir.Model) -> None:
         cast.outputs[0].name = f"{rows.name}_as_float"
         rows.type = ir.TensorType(ir.DataType.FLOAT16)
         graph.graph.insert_after(node, cast)
+    return {}
 
 
 def main() -> None:

@@ -16,7 +16,10 @@ from attenuator.bundle import Manifest, read_manifest
 from attenuator.commands.inspect import main as inspect
 from attenuator.errors import ExportError
 from attenuator.export import int8
-from attenuator.export.int8 import ACTIVATION_HIGH, WEIGHT_HIGH, ZERO_POINT, quantise_weight
+from attenuator.export.int8 import WEIGHT_HIGH, quantise_weight
+from attenuator.ops import DOMAIN
+from attenuator.ops.quantize_rows.reference import quantize_rows
+from attenuator.ops.quantize_rows.rule import HIGH, ZERO_POINT
 from attenuator.runtime import create, load
 from attenuator.runtime.device import CPU
 from attenuator.runtime.graph import read_graph
@@ -61,22 +64,22 @@ def one_layer(weight: np.ndarray, bias: np.ndarray | None, transposed: bool = Tr
     model = ir.serde.deserialize_model(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     )
-    assert int8.quantise(model) == 1
+    assert int8.quantise(model) == {"quantize_rows": 1, "dequantize_product": 1}
     proto: onnx.ModelProto = ir.serde.serialize_model(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
 
 def session_of(proto: onnx.ModelProto, threads: int = 1) -> Any:
-    return open_session(proto.SerializeToString(), make_options(library=False, threads=threads), CPU)
+    return open_session(proto.SerializeToString(), make_options(threads=threads), CPU)
 
 
 def emulated(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """The same in NumPy: integers exactly, then float64."""
     integers, channel = quantise_weight(weight)
-    scale = np.abs(x).max(axis=1, keepdims=True) * np.float32(1 / ACTIVATION_HIGH) + np.float32(int8.TINY)
-    sums = np.rint(x / scale).astype(np.int64) @ integers.astype(np.int64)
-    return sums * scale.astype(np.float64) * channel + bias
+    quantized, scale = quantize_rows(x)
+    sums = (quantized.astype(np.int64) - ZERO_POINT) @ integers.astype(np.int64)
+    return sums * scale.astype(np.float64)[:, None] * channel + bias
 
 
 def draw(rows_: int, inner: int, outer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -137,7 +140,7 @@ def test_the_largest_products_do_not_saturate(inner: int, sign: int) -> None:
         [output] = session_of(proto).run(None, {"x": np.full((3, inner), value, np.float32)})
         np.testing.assert_allclose(output, sign * value * inner, rtol=1e-6)
     # What the int16 sums of AVX2 without VNNI hold.
-    assert np.iinfo(np.int16).max >= 2 * (ZERO_POINT + ACTIVATION_HIGH) * WEIGHT_HIGH
+    assert np.iinfo(np.int16).max >= 2 * (ZERO_POINT + HIGH) * WEIGHT_HIGH
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -215,14 +218,15 @@ def test_every_linear_layer_but_the_head_is_int8(name: str, attention: str, expo
     assert len(kept) == 1
     assert len(products) == len(layers) - 1
     # Layers that read the same rows share their rounding; layers with the same weight share that.
-    assert len({node.input[0] for node in products}) == len(
-        [n for n in small.graph.node if n.op_type == "QuantizeLinear"]
-    )
+    kinds = Counter(node.op_type for node in small.graph.node)
+    assert len({node.input[0] for node in products}) == kinds["QuantizeRows"] + kinds["RequantizeProduct"]
+    assert len(products) == kinds["DequantizeProduct"] + kinds["RequantizeProduct"]
     weights = {node.input[1] for node in layers} - {kept[0].input[1]}
     assert len({node.input[1] for node in products}) == len(weights)
     used = {value for node in small.graph.node for value in node.input}
     assert {tensor.name for tensor in small.graph.initializer} <= used
-    assert {function.name for function in small.functions} == {function.name for function in plain.functions}
+    own = {node.op_type for node in small.graph.node if node.domain == DOMAIN}
+    assert {function.name for function in small.functions} == own > {function.name for function in plain.functions}
     if attention == "mca":
         types = {tensor.name: tensor.data_type for tensor in small.graph.initializer}
         projections = [node for node in small.graph.node if node.op_type == "McaAttention"]
@@ -310,6 +314,8 @@ def test_inspect_shows_the_precision_and_the_same_work(exported: Get, capsys: py
     assert works[0].attention == works[1].attention
     assert works[0].layer_macs == works[1].layer_macs > 0
     assert works[0].token_macs == works[1].token_macs
+    # A node for the rows and one for the product of each layer, bias, activation and residual in the second.
+    assert works[0].launches < works[1].launches < 2 * works[0].launches
 
 
 def test_manifests_of_unknown_precision_are_refused(exported: Get) -> None:
