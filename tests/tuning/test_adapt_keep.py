@@ -25,7 +25,7 @@ from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, load
 from attenuator.runtime.check import check_bundle
 from attenuator.tuning import data
-from attenuator.tuning.adapt.keep import SHARES, nearest_of
+from attenuator.tuning.adapt.keep import SHARES, cheapest_of
 from attenuator.tuning.adapt.keep_command import LEARNING_RATE, adapt_keep
 from attenuator.tuning.adapt.selecting import load_keep_student, work
 from attenuator.tuning.adapt.teaching import Teaching
@@ -220,10 +220,14 @@ def test_where_tokens_are_left_out_is_tried_first(source: Path, texts: Path, tmp
     assert adapt_keep(source, texts, tmp_path / "out", minutes=9, threads=1, progress=said.append).after == result.after
 
 
-def test_the_lowest_curve_is_chosen_at_equal_work() -> None:
-    curves = {"cheap": ([0.1, 0.5], [3.0, 1.0]), "dear": ([0.3, 0.7], [1.5, 0.9])}
-    assert nearest_of(curves) == "dear"
-    assert nearest_of(curves | {"best": ([0.2, 0.9], [0.5, 0.4])}) == "best"
+def test_the_schedule_is_chosen_that_takes_the_least_work_for_a_distance() -> None:
+    curves = {"first": ([0.1, 0.3, 0.6], [2.0, 1.0, 0.9]), "second": ([0.5, 0.6, 0.7], [1.1, 0.95, 0.9])}
+    assert cheapest_of(curves) == "first", "second is nearer at 0.6, but 1.0 costs it more"
+    assert cheapest_of(curves | {"first": ([0.1, 0.5, 0.9], [3.0, 2.0, 1.0])}) == "second", "as for pairs"
+    assert cheapest_of(curves | {"best": ([0.2, 0.9], [0.5, 0.4])}) == "best", "nearer than any other comes"
+    assert cheapest_of(curves | {"uneven": ([0.1, 0.2, 0.6], [1.0, 1.4, 0.9])}) == "uneven", (
+        "at 0.2 it is as near as at 0.1"
+    )
 
 
 def test_work_counts_the_rows_that_are_left(source: Path) -> None:

@@ -151,7 +151,7 @@ def taught_in(
 def choose_schedule(
     source: Path, teacher: Trainable, texts: Texts, held_out: HeldOut, plan: Plan, say: Callable[[str], None]
 ) -> str | None:
-    """The schedule that comes nearest to the exact answers at equal work, each taught for a short while.
+    """The schedule that takes the least work to stay as near to the exact answers, each taught for a short while.
 
     Returns:
         Its name; None after an interruption.
@@ -179,21 +179,28 @@ def choose_schedule(
         away = [float(np.square(each - exact).mean()) for each in answers]
         works = [work(student, name, share, lengths) for share in SHARES]
         curves[name] = (works, [math.log(max(value, 1e-12)) for value in away])
-    nearest = nearest_of(curves)
-    say(f"selects by schedule {nearest}, which stays nearest to the exact answers at equal work")
-    return nearest
+    cheapest = cheapest_of(curves)
+    say(f"selects by schedule {cheapest}, which takes the least work to stay as near to the exact answers")
+    return cheapest
 
 
-def nearest_of(curves: dict[str, tuple[Sequence[float], Sequence[float]]]) -> str:
-    """The curve that is lowest in the mean over the works that all reach.
+def cheapest_of(curves: dict[str, tuple[Sequence[float], Sequence[float]]]) -> str:
+    """The curve of least work in the mean over the distances that all reach.
+
+    A schedule that cannot be cheap may be nearest at every work that it has; what counts is what a distance costs.
 
     Args:
-        curves: by name, ascending works and a value at each.
+        curves: by name, ascending works and the logarithm of a distance at each.
     """
-    low = max(works[0] for works, _ in curves.values())
-    high = min(works[-1] for works, _ in curves.values())
-    grid = np.linspace(low, high, 20)
-    return min(curves, key=lambda name: float(np.interp(grid, *curves[name]).mean()))
+    nearest = {name: np.minimum.accumulate(distances) for name, (_, distances) in curves.items()}
+    ends = min(each[0] for each in nearest.values()), max(each[-1] for each in nearest.values())
+    grid = np.linspace(*ends, 20)
+
+    def cost(name: str) -> float:
+        works = np.log(curves[name][0])[::-1]  # np.interp wants ascending distances
+        return float(np.interp(grid, nearest[name][::-1], works).mean())
+
+    return min(curves, key=cost)
 
 
 def teach_keep(

@@ -86,7 +86,7 @@ class AdaptSettings(RunSettings):
     """Teach the knob `keep` in the place of another attention."""
     schedule: ScheduleName | None = None
     """With --keep: how the selection spreads over the layers, as `attenuator export --help` lists it; by default what
-    stays nearest to the exact answers at equal work."""
+    takes the least work to stay as near to the exact answers."""
     attention: AttentionName = REPLACEMENTS[0]
     """The attention to learn."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
