@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
-    lines = options.texts.read_text(encoding="utf-8").splitlines()
+    lines = options.texts.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     texts = [" ".join(json.loads(line)["text"].split()[: options.words]) for line in lines]
     torch.set_num_threads(options.threads)
     transformers.utils.logging.set_verbosity_error()

@@ -115,6 +115,8 @@ def test_operators_that_stay_behind_are_refused(bundles: dict[str, Path]) -> Non
     devices.check_assignment(placed, CPU, "lib.so")
     with pytest.raises(OperatorLibraryMissing, match=r"lib\.so has no kernel of \w+ for cuda: `pip install -C cmake"):
         devices.check_assignment(placed, Device("cuda", 0), "lib.so")
+    with pytest.raises(BundleError, match="has QuantizeRows, which runs on the CPU alone; the device here is cuda:0"):
+        devices.check_assignment({"QuantizeRows": "CPUExecutionProvider"}, Device("cuda", 0), "lib.so")
 
 
 @pytest.mark.parametrize("kind", ["yoso", "mca", "softmax"])

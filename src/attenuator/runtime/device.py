@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attenuator.errors import DeviceUnavailable, OperatorLibraryMissing
+from attenuator.errors import BundleError, DeviceUnavailable, OperatorLibraryMissing
+from attenuator.ops import OPERATORS
 
 DeviceSetting = Literal["cpu", "cuda", "auto"]
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -20,6 +21,7 @@ SAFE_PATH = "-P"
 # The command in the README that installs the operators, ONNX Runtime and the libraries for CUDA.
 INSTALL = "pip install -C cmake.define.ATTENUATOR_CUDA=ON '.[gpu]'"
 INSTALLED_BY = f"`{INSTALL}` in Attenuator's source folder installs it"
+ON_CPU_ALONE = {operator.name for operator in OPERATORS if operator.cpu_only}
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 CUDA_FAILURE = re.compile(r"CUDA failure \d+: ([^;\n]+)")
 ORT_ERROR = re.compile(r"\[E:onnxruntime[^\]]*\] *(.+)")
@@ -169,10 +171,16 @@ def check_assignment(placed: dict[str, str], device: Device, library: str) -> No
         library: path of the operators' shared library.
 
     Raises:
-        OperatorLibraryMissing: it has no kernels for the device.
+        BundleError: they have no kernels for the device anywhere.
+        OperatorLibraryMissing: this build of the library has none.
     """
     for name, provider in placed.items():
         if provider != PROVIDERS[device.kind]:
+            if name in ON_CPU_ALONE:
+                raise BundleError(
+                    f"the bundle's graph has {name}, which runs on the CPU alone; the device here is {device}: serve "
+                    "it with --device cpu, or export its checkpoint with --precision fp16 where it is in int8"
+                )
             raise OperatorLibraryMissing(
                 f"the operator library {library} has no kernel of {name} for {device.kind}: {INSTALLED_BY}"
             )
