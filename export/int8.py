@@ -103,9 +103,11 @@ class _Quantiser:
         if key not in self.weights:
             values = array(weight)
             integers, scale = quantise_weight(values.T if transposed else values)
+            # One weight may be read both ways, as tied weights are.
+            name = f"{weight.name}_turned" if (weight.name, not transposed) in self.weights else weight.name
             self.weights[key] = (
-                self.constant(f"{weight.name}_int8", np.ascontiguousarray(integers)),
-                self.constant(f"{weight.name}_scale", scale),
+                self.constant(f"{name}_int8", np.ascontiguousarray(integers)),
+                self.constant(f"{name}_scale", scale),
             )
         return self.weights[key]
 
@@ -126,9 +128,11 @@ class _Quantiser:
             inputs.pop()
         attributes = {"activation": layer.activation}
         name = f"{output.name}_int8"
+        if output.is_graph_output():  # it keeps its name
+            name, output.name = str(output.name), f"{output.name}_replaced"
         [result] = self.op(last, product.SPEC.name, inputs, name, domain=DOMAIN, attributes=attributes)
         result.type, result.shape = output.type, output.shape
-        ir.convenience.replace_all_uses_with(output, result)
+        ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
         self.graph.remove(layer.nodes[::-1], safe=True)
 
     def join(self, rounded: ir.Node) -> bool:

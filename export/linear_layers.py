@@ -91,7 +91,9 @@ def is_linear(node: ir.Node) -> bool:
     """Whether a node multiplies rows `[rows, in]` by a constant fp32 weight."""
     if node.domain not in ONNX or node.op_type not in ("MatMul", "Gemm"):
         return False
-    weight = node.inputs[1]
+    rows, weight = node.inputs[:2]
+    if rows is None or (rows.shape is not None and rows.shape.rank() != 2):
+        return False
     if weight is None or weight.const_value is None or weight.const_value.dtype != ir.DataType.FLOAT:
         return False
     plain = all(node.attributes[name].as_float() == 1.0 for name in ("alpha", "beta") if name in node.attributes)
@@ -154,7 +156,7 @@ def gelu_new(x: ir.Value) -> list[ir.Node]:
             return []
         nodes.append(node)
         value = node.outputs[0]
-    return nodes if len(known["x / 2"].uses()) == 1 else []
+    return nodes if len(known["x / 2"].uses()) == 1 and not known["x / 2"].is_graph_output() else []
 
 
 def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:

@@ -76,6 +76,8 @@ FIRST = ("Gemm", ["x", "w1", "b1"], "wide")
 SECOND = ("Gemm", ["active", "w2", "b2"], "narrow")
 RESIDUAL = ("Add", ["narrow", "x"], "summed")
 END = ("Identity", ["summed"], "out")
+END_TIED = ("Identity", ["tied"], "out")
+RANKS = {"cubes": ["B", 3, 4], "rows": ["T", 4]}
 
 
 def run(proto: onnx.ModelProto, x: np.ndarray, library: bool = True) -> list[np.ndarray]:
@@ -136,3 +138,45 @@ def test_other_additions_are_no_bias_and_no_residual() -> None:
     doubled = ("Add", ["narrow", "narrow"], "summed")
     _, kinds = rounded([FIRST, *FORMS["gelu"], SECOND, doubled, END])
     assert kinds["Add"] == 1
+
+
+def test_a_graph_output_keeps_its_name_and_its_floats() -> None:
+    x = np.random.default_rng(2).standard_normal((5, WIDTH)).astype(np.float32)
+    w = weights()
+    wide = integers(x, w["w1"], w["b1"])
+    proto, kinds = rounded([FIRST, ("Gelu", ["wide"], "out")])
+    assert [output.name for output in proto.graph.output] == ["out"]
+    assert kinds["Gelu"] == 0
+    np.testing.assert_allclose(run(proto, x)[0], ACTIVATIONS["gelu"](wide), rtol=1e-5, atol=1e-5)
+    # Another layer reads it too, which rounds it.
+    proto, kinds = rounded([FIRST, ("Gelu", ["wide"], "out"), ("Gemm", ["out", "w2", "b2"], "narrow")], "narrow")
+    assert (kinds["RequantizeProduct"], kinds["QuantizeRows"]) == (0, 2)
+    np.testing.assert_allclose(run(proto, x)[0], ACTIVATIONS["gelu"](wide), rtol=1e-5, atol=1e-5)
+    proto, _ = rounded([FIRST, ("Gemm", ["wide", "w2", "b2"], "narrow"), ("Add", ["narrow", "x"], "out")])
+    assert np.abs(run(proto, x)[0] - (integers(wide, w["w2"], w["b2"]) + x)).max() < 0.02
+
+
+def test_a_weight_that_is_read_both_ways_is_rounded_both_ways() -> None:
+    proto, kinds = rounded([("MatMul", ["x", "w1"], "wide"), ("Gemm", ["wide", "w1"], "tied", {"transB": 1}), END_TIED])
+    assert kinds["MatMulInteger"] == 2
+    x = np.random.default_rng(3).standard_normal((5, WIDTH)).astype(np.float32)
+    w, none = weights()["w1"], np.zeros(1, np.float32)
+    expected = integers(integers(x, w, none), np.ascontiguousarray(w.T), none)
+    assert np.abs(run(proto, x)[0] - expected).max() < 0.02
+
+
+def test_layers_of_other_than_rows_stay() -> None:
+    values = {"w": np.ones((4, 4), np.float32), "v": np.ones((4, 4), np.float32)}
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["cubes", "w"], ["a"]), helper.make_node("MatMul", ["rows", "v"], ["b"])],
+        "ranks",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in RANKS.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "ab"],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = ir.serde.deserialize_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    )
+    int8.quantise(model)
+    assert Counter(node.op_type for node in model.graph)["MatMul"] == 1
+    assert set(model.graph.initializers) == {"w", "v_int8", "v_scale", "int8_zero_point"}
