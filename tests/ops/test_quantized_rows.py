@@ -163,6 +163,23 @@ def test_a_scale_that_is_not_a_number_makes_its_row_none(name: str) -> None:
     assert same_bits([y[[0, 2, 3]] for y in hostile], [y[[0, 2, 3]] for y in clean])
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_a_value_that_overflows_is_told_and_a_large_one_is_kept(activation: str) -> None:
+    inputs = {
+        "sums": np.array([[2, -2, 1, -1]] * 5, np.int32),
+        "row_scale": np.full(5, 3e38, np.float32),
+        "channel_scale": np.ones(4, np.float32),
+    }
+    for residual in (False, True):
+        more = {"residual": np.ones((5, 4), np.float32)} if residual else {}
+        [output] = run("DequantizeProduct", inputs | more, {"activation": activation})
+        assert np.isnan(output[:, :2]).all()
+        assert (output[:, 2:] == np.array([3e38, residual], np.float32)).all()
+    quantized, scale = run("RequantizeProduct", inputs, {"activation": activation})
+    assert np.isnan(scale).all()
+    assert not quantized.any()
+
+
 @pytest.mark.parametrize("name", ["DequantizeProduct", "RequantizeProduct"])
 def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
     inputs = product_of(4, 50, residual=name == "DequantizeProduct")
