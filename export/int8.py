@@ -14,7 +14,8 @@ Runtime's, which has a fast kernel for uint8 by int8 alone on x86. Weights have 
 products in 16 bits, where 2 * 255 * 64 just fits and 8-bit weights saturate.
 
 Attention that can compute its products in int8 is told so by an attribute of its node. The layer that yields the logits
-stays fp32, as do embeddings, norms, other attention and value projections that are an attention operator's own weight.
+stays fp32, as do embeddings, their projection where it reads `[1, T, in]`, norms, other attention and value projections
+that are an attention operator's own weight.
 """
 
 from __future__ import annotations

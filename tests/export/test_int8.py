@@ -247,6 +247,20 @@ def test_stays_close_to_pytorch(
     assert 0 < difference < 0.1 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
+def test_a_projection_of_more_than_rows_stays(library: bool, rounded: Get, checkpoint: Callable[[str], Path]) -> None:
+    """DeBERTa's embeddings are projected as `[1, T, in]`."""
+    name = "deberta-v2-convolution"
+    folder = rounded(name, "softmax")
+    kinds = Counter(node.op_type for node in onnx.load(folder / "model.onnx").graph.node)
+    assert (kinds["MatMul"], kinds["Gemm"], kinds["MatMulInteger"]) == (1, 1, 14)
+    manifest = read_manifest(folder)
+    batch = rows(manifest, LENGTHS)
+    expected = eager_logits(checkpoint(name), manifest, batch)
+    logits = run(create(folder / "model.onnx", library=library), manifest, batch)["logits"]
+    assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
+
+
 def test_bundle_says_what_rounding_cost_and_probes_its_own_logits(exported: Get) -> None:
     folder, plain = exported("encoder-yoso", "yoso", "int8"), exported("encoder-yoso", "yoso")
     manifest = read_manifest(folder)
