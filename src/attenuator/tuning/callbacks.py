@@ -138,7 +138,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # untyped
             "eval_agreement": "held-out agreement",
         }
         self.figures |= {title: f"{logs[name]:.4g}" for name, title in shown.items() if name in (logs or {})}
-        self.bar.set_postfix(self.figures)
+        self.bar.set_postfix(self.figures, refresh=sys.stderr.isatty())  # a log has it with the next step shown
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
