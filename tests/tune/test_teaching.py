@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from counting import LEARNT, counted, trained
+from rich.console import Console
 
 from attenuator.__main__ import main
 from attenuator.bundle import REPORT, read_manifest
@@ -20,8 +21,11 @@ from attenuator.commands.calibrate import timing
 from attenuator.errors import ExportError
 from attenuator.export import trial
 from attenuator.export.source import load as load_source
+from attenuator.export.steps import Steps
 from attenuator.runtime import load
 from attenuator.tune import judging, teaching
+from attenuator.tune.pipeline import Run
+from attenuator.tune.settings import TuneSettings
 from attenuator.tuning.adapt import keep_command
 from attenuator.tuning.adapt.keep import TaughtKeep
 from attenuator.tuning.adapt.measuring import Figures
@@ -100,7 +104,8 @@ def test_teaching_is_gone_on_with_and_ends_in_one_bundle_of_both_weights(
     assert "fp32, taught" in printed
     assert manifest.provenance.weights == load_source(str(checkpoint)).weights_sha256
     page = (output / REPORT).read_text()
-    assert "kept their answers down to keep" in page
+    assert "texts that do not judge (" in page
+    assert "Dashed is what was taught" in page
     assert 'class="curve fp32 taught"' in page
 
     [used] = learnt
@@ -115,15 +120,19 @@ def test_a_checkpoint_that_cannot_be_taught_is_tuned_without(
     checkpoint: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
-        raise ExportError("it selects no tokens")
+        raise ExportError("it selects no tokens; --resume goes on")
 
     monkeypatch.setattr(keep_command, "taught_by", refused)
     output = tmp_path / "mine"
     code, printed, said = tune(checkpoint, "--texts", texts, "--output", output, *OPTIONS)
     assert code == 0
-    assert "the checkpoint is not taught: it selects no tokens" in said
     assert read_manifest(output).taught is None
     assert "taught" not in printed
+    page = (output / REPORT).read_text()
+    assert "Dashed" not in page, "there is no such curve"
+    for place in (said, page):
+        assert "Teaching the checkpoint failed: it selects no tokens." in place, "tune has no --resume"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_what_teaching_lacks_is_said(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,12 +150,25 @@ def test_what_teaching_lacks_is_said(checkpoint: Path, monkeypatch: pytest.Monke
     assert teaching.lesson(again, name, spare, 0.001, 10) == teaching.Lesson(0)
 
 
+def test_where_teaching_does_not_fit_the_reason_is_that_of_the_texts_it_would_leave(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(str(checkpoint), TuneSettings(output=tmp_path / "mine", minutes=10), lambda _: None, Steps(Console()))
+    every, each_s = 1500, 0.25  # 1,200 texts fit beside teaching, all of them without
+    monkeypatch.setattr(teaching, "FEWEST_TEXTS", 700)
+    plan = run.planned(every, 30.0, each_s)
+    assert plan["count"] == every, "what teaching would have taken runs texts"
+    assert "it takes --minutes" in plan["lesson"]["why"], "more texts would be no help"
+
+
 def test_a_sentence_says_what_was_gained() -> None:
     def figures(*agreement: float) -> tuple[Figures, ...]:
         return tuple(Figures(share, each, each, each, None) for share, each in zip((0.1, 0.5), agreement, strict=True))
 
     result = TaughtKeep(Outcome("finished", 7, 7, 1.0), "first", 0.5, figures(0.8, 0.95), figures(0.99, 0.9))
     said = teaching.sentence(result, 1234, 0.9)
-    assert "from 1,234 of the texts" in said
-    assert "90 % kept their answers down to keep 0.5 before, 0.1 after" in said
-    assert "down to keep none below 1 before" in teaching.sentence(result, 1234, 0.97)
+    assert "from the 1,234 texts that do not judge (7 of 7 steps, all that were planned)" in said
+    assert "gained keep 0.1 in the place of keep 0.5, at 90 % agreement" in said
+    assert teaching.gained(result, 0.9) == 0.1
+    assert teaching.gained(result, 0.97) is None, "at keep 0.5 there is too little, and above it the untaught answer"
+    assert "gained nothing, keep 1 as before" in teaching.sentence(result, 1234, 0.97)

@@ -43,6 +43,7 @@ def report_page(tuned: Tuned, output: str) -> str:
         output: the bundle's folder, as the user named it.
     """
     summary = escape("\n".join(sentences(tuned, output)))
+    dashed = "Dashed is what was taught. " if any(each.taught for each in tuned.candidates) else ""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -52,8 +53,7 @@ def report_page(tuned: Tuned, output: str) -> str:
         *curve(tuned),
         f'<p class="dim">Agreement: share of {tuned.texts} texts, others than those that chose how tokens are left '
         "out, whose answer is the checkpoint's own in fp32, with 95 % intervals. Times: packed batches on one core of "
-        f"{escape(tuned.machine)}, all settings in turns. Dashed is what was taught. The ring is what requests "
-        "that set nothing get.</p>",
+        f"{escape(tuned.machine)}, all settings in turns. {dashed}The ring is what requests that set nothing get.</p>",
         "<h2>Every setting</h2>",
         *table(tuned),
         f"<h2>Texts whose answer changes: {tuned.changed_of} of {tuned.texts}</h2>",

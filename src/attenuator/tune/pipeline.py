@@ -16,7 +16,7 @@ from attenuator.commands.calibrate.pipeline import calibrate, write_whole
 from attenuator.commands.calibrate.settings import CalibrateSettings
 from attenuator.commands.calibrate.texts import Texts
 from attenuator.compare.candidates import attentions_of
-from attenuator.errors import ExportError, InvalidRequest
+from attenuator.errors import AttenuatorError, ExportError, InvalidRequest
 from attenuator.export.choose import KNOB, SHARES
 from attenuator.export.output import refuse_output, replace, staging_for
 from attenuator.export.packed import OPERATOR_BY_KEY
@@ -28,13 +28,14 @@ from attenuator.journal import Journal
 from attenuator.runtime import CPU, Model
 from attenuator.runtime import load as load_bundle
 from attenuator.runtime.device import hardware
+from attenuator.texts import Item
 from attenuator.tune import result, texts
 from attenuator.tune.changes import alike, changed_texts
 from attenuator.tune.judging import Exported, candidate, timings
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CHOOSING_SHARE, CONFIDENCE, Tuned, texts_to_give
 from attenuator.tune.settings import TuneSettings
-from attenuator.tune.teaching import RESERVED_SHARE, Lesson, gains_little, learnt, lesson, sentence, teach
+from attenuator.tune.teaching import RESERVED_SHARE, Lesson, gained, gains_little, learnt, lesson, sentence, teach
 from attenuator.tune.texts import FEWEST, Parts
 
 JOURNAL = "tuning.jsonl"
@@ -136,12 +137,11 @@ class Run:
     def planned(self, every: int, fixed_s: float, each_s: float) -> dict[str, Any]:
         """How many texts are run, and whether the model may be taught, for which some of the time is set aside."""
         minutes = self.settings.minutes
-        for share in (1 - RESERVED_SHARE, 1):
-            count = texts.fitting(fixed_s, each_s, every, share * minutes)
-            others = every - round((1 - CHOOSING_SHARE) * count)
-            may = lesson(self.source, self.checkpoint, others, each_s, minutes)
-            if may.minutes:
-                break
+        count = texts.fitting(fixed_s, each_s, every, (1 - RESERVED_SHARE) * minutes)
+        spare = every - round((1 - CHOOSING_SHARE) * count)
+        may = lesson(self.source, self.checkpoint, spare, each_s, minutes)
+        if not may.minutes:
+            count = texts.fitting(fixed_s, each_s, every, minutes)
         return {"count": count, "lesson": asdict(may)}
 
     def say_how_long(self, count: int, every: int, fixed_s: float, each_s: float) -> None:
@@ -237,26 +237,36 @@ class Run:
 
     def after_teaching(self, path: Path, parts: Parts) -> list[Exported]:
         """Teaches the checkpoint; its bundle, or none where nothing was won by the texts that teaching held out."""
-        goal, count, work = self.settings.min_agreement, len(parts.others), self.work / TEACHING
-        if not self.lesson.minutes:
-            self.taught = self.lesson.why and f"Teaching the checkpoint was not tried: {self.lesson.why}."
+        share = self.share_after_teaching(parts.others)
+        if self.taught:
+            self.note(self.taught)
+        if share is None:
             return []
-        self.steps(f"teach the checkpoint to bear a small {KNOB.name}, from {count:,} texts that do not judge")
-        with self.steps.paused():
-            result = teach(self.checkpoint, parts.others, work, self.lesson.minutes, self.settings.threads, self.note)
-        if result is None:
-            return []
-        self.taught = sentence(result, count, goal)
-        before, after = result.cheapest(goal, untaught=True), result.cheapest(goal)
-        if after is None or after >= (before or KNOB.exact):
-            return []
-        self.source.taught = learnt(work)
+        self.source.taught = learnt(self.work / TEACHING)
         folder = self.work / TAUGHT
         if not (folder / MANIFEST).is_file():
             self.steps("export the taught checkpoint in fp32")
-            self.export(folder, EXACT_PRECISION, knob_default={KNOB.name: after})
+            self.export(folder, EXACT_PRECISION, knob_default={KNOB.name: share})
         model = load_bundle(folder, threads=self.settings.threads, check=False)
         return [self.calibrated(path, folder, model, parts, None)]
+
+    def share_after_teaching(self, spare: Sequence[Item]) -> float | None:
+        """Teaches the checkpoint, where it may; the smallest `keep` that it bears then, None where nothing was won."""
+        settings, work = self.settings, self.work / TEACHING
+        if not self.lesson.minutes:
+            self.taught = self.lesson.why and f"Teaching the checkpoint was not tried: {self.lesson.why}."
+            return None
+        self.steps(f"teach the checkpoint to bear a small {KNOB.name}, from {len(spare):,} texts that do not judge")
+        try:
+            with self.steps.paused():
+                result = teach(self.checkpoint, spare, work, self.lesson.minutes, settings.threads, self.note)
+        except AttenuatorError as error:  # the bundle without it is as good as it was
+            why = str(error).partition("; --resume")[0]  # a flag of `attenuator adapt`
+            self.taught = f"Teaching the checkpoint failed: {why}."
+            shutil.rmtree(work, ignore_errors=True)  # which may have filled the disk
+            return None
+        self.taught = sentence(result, len(spare), settings.min_agreement)
+        return gained(result, settings.min_agreement)
 
     def selects(self) -> bool:
         """Whether the choosing texts can choose anything: the attention says what each token matters, in two layers."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from attenuator.calibration.goals import default_setting
 from attenuator.calibration.schema import Calibration
-from attenuator.errors import AttenuatorError
 from attenuator.export import taught
 from attenuator.export.choose import KNOB
 from attenuator.export.place import place_of
+from attenuator.export.sentences import writing
 from attenuator.export.source import Source
 from attenuator.texts import Item
 from attenuator.tune.texts import RUNS, Parts
@@ -33,6 +33,8 @@ LEARNING_SHARE, RESERVED_SHARE = 0.3, 0.45
 # costs about so many runs at the exact value, both of its shares and their gradients.
 FEWEST_TEXTS, FEWEST_STEPS = 1000, 200
 RUNS_A_STEP = 32 * 3.5
+# Of the time for learning, what its steps get, about; in the rest schedules are tried, and held-out texts measured.
+STEPS_SHARE = 0.4
 # There is something to gain where the default takes more than that part of the exact time.
 MUCH = 1 / 3
 NEEDS = "accelerate"  # of the extra `train`, which `attenuator[export]` does not install
@@ -65,11 +67,11 @@ def lesson(source: Source, checkpoint: str, spare: int, each_s: float, minutes: 
         return Lesson(0)
     if spare < FEWEST_TEXTS:
         return Lesson(0, f"{spare:,} texts are left to learn from, fewer than {FEWEST_TEXTS:,}")
-    takes = FEWEST_STEPS * RUNS_A_STEP * each_s / RUNS / 60
+    takes = FEWEST_STEPS * RUNS_A_STEP * each_s / RUNS / 60 / STEPS_SHARE
     if takes > LEARNING_SHARE * minutes:
         return Lesson(0, f"it takes --minutes {np.ceil(takes / LEARNING_SHARE):.0f}")
     if find_spec(NEEDS) is None:
-        return Lesson(0, "pip install 'attenuator[train]' lets it")
+        return Lesson(0, f"it needs the Python package {NEEDS}, which pip install 'attenuator[train]' installs")
     return Lesson(LEARNING_SHARE * minutes)
 
 
@@ -83,35 +85,32 @@ def gains_little(calibration: Calibration, parts: Parts) -> bool:
 
 def teach(
     checkpoint: str, items: Sequence[Item], work: Path, minutes: float, threads: int | None, say: Callable[[str], None]
-) -> TaughtKeep | None:
+) -> TaughtKeep:
     """Teaches the checkpoint, or goes on with that; an earlier end is taken as it is.
 
     Args:
         checkpoint: as the user named it.
-        items: texts to learn from.
-        work: folder for the texts and what is learnt from them.
+        items: texts to learn from, which are in a file meanwhile.
+        work: folder for what is learnt.
         minutes: that it may take.
         threads: as many as there are cores by default.
         say: says a sentence to the user.
 
-    Returns:
-        What came out; None where the checkpoint cannot be taught, which was said.
-
     Raises:
+        AttenuatorError: the checkpoint cannot be taught, or the folder not be written.
         KeyboardInterrupt: Ctrl-C.
     """
     from attenuator.tuning.adapt.keep_command import adapt_keep  # the extra `train`, and seconds of imports
 
-    work.mkdir(exist_ok=True)
+    source = place_of(checkpoint).path.resolve()  # whatever folder the command is given in when it goes on
     texts = work / "texts.jsonl"
-    texts.write_text("".join(json.dumps(item.content) + "\n" for item in items), encoding="utf-8")
     try:
-        return adapt_keep(
-            place_of(checkpoint).path, texts, work / "taught", minutes=minutes, threads=threads, progress=say
-        )
-    except AttenuatorError as error:
-        say(f"the checkpoint is not taught: {error}")
-        return None
+        with writing(f"'{work}'"):
+            work.mkdir(exist_ok=True)
+            texts.write_text("".join(json.dumps(item.content) + "\n" for item in items), encoding="utf-8")
+            return adapt_keep(source, texts, work / "taught", minutes=minutes, threads=threads, progress=say)
+    finally:
+        texts.unlink(missing_ok=True)
 
 
 def learnt(work: Path) -> taught.TaughtWeights | None:
@@ -119,15 +118,23 @@ def learnt(work: Path) -> taught.TaughtWeights | None:
     return taught.read(work / "taught")
 
 
+def gained(result: TaughtKeep, agreement: float) -> float | None:
+    """The smallest `keep` that has the agreement on the texts held out; None where the untaught weights have none less.
+
+    Args:
+        result: of teaching.
+        agreement: share of the answers.
+    """
+    before, after = result.cheapest(agreement, untaught=True), result.cheapest(agreement)
+    return after if after is not None and after < (before or KNOB.exact) else None
+
+
 def sentence(result: TaughtKeep, texts: int, agreement: float) -> str:
     """What teaching gained, for the report."""
-    before, after = result.cheapest(agreement, untaught=True), result.cheapest(agreement)
-
-    def named(share: float | None) -> str:
-        return f"none below {KNOB.exact:g}" if share is None else f"{share:g}"
-
+    before, after = result.cheapest(agreement, untaught=True), gained(result, agreement)
+    lowest = f"{KNOB.name} {before or KNOB.exact:g}"
+    gain = f"nothing, {lowest} as before" if after is None else f"{KNOB.name} {after:g} in the place of {lowest}"
     return (
-        f"Teaching the checkpoint to bear a small {KNOB.name}, from {texts:,} of the texts that do not judge "
-        f"({result.outcome.ended}): of those held out, {100 * agreement:g} % kept their answers down to {KNOB.name} "
-        f"{named(before)} before, {named(after)} after."
+        f"Teaching the checkpoint to bear a small {KNOB.name}, from the {texts:,} texts that do not judge "
+        f"({result.outcome.ended}), gained {gain}, at {100 * agreement:g} % agreement on those of them held out."
     )
