@@ -23,7 +23,7 @@ from attenuator.export import trial
 from attenuator.export.source import load as load_source
 from attenuator.export.steps import Steps
 from attenuator.runtime import load
-from attenuator.tune import judging, teaching
+from attenuator.tune import judging, pipeline, teaching
 from attenuator.tune.pipeline import Run
 from attenuator.tune.settings import TuneSettings
 from attenuator.tuning.adapt import keep_command
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(keep_command, "LEARNING_RATE", 1e-3)
     monkeypatch.setattr(keep_command, "EPOCHS", 12.0)
     monkeypatch.setattr(keep_command, "BATCH_TEXTS", 16)
-    monkeypatch.setattr(teaching, "MUCH", 0.2)
+    monkeypatch.setattr(pipeline, "MUCH", 0.2)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -35,7 +35,17 @@ from attenuator.tune.judging import Exported, candidate, timings
 from attenuator.tune.page import report_page
 from attenuator.tune.result import CHOOSING_SHARE, CONFIDENCE, Tuned, texts_to_give
 from attenuator.tune.settings import TuneSettings
-from attenuator.tune.teaching import RESERVED_SHARE, Lesson, gained, gains_little, learnt, lesson, sentence, teach
+from attenuator.tune.teaching import (
+    MUCH,
+    RESERVED_SHARE,
+    Lesson,
+    gained,
+    learnt,
+    lesson,
+    sentence,
+    teach,
+    time_of_default,
+)
 from attenuator.tune.texts import FEWEST, Parts
 
 JOURNAL = "tuning.jsonl"
@@ -204,7 +214,7 @@ class Run:
         )
 
     def bundles(self, path: Path, parts: Parts) -> list[Exported]:
-        """The fp32 bundle, whose selection the choosing texts choose; a taught one, if that wins; then one in int8."""
+        """The fp32 bundle, whose selection the choosing texts choose; maybe a taught one; the faster one in int8."""
         goal = self.settings.min_agreement
         folder = self.work / EXACT_PRECISION
         if not (folder / MANIFEST).is_file():
@@ -219,14 +229,17 @@ class Run:
                 "like: attenuator export"
             )
         rows = [self.calibrated(path, folder, exact, parts, None)]
-        if gains_little(rows[0].outcome.calibration, parts):
+        if time_of_default(rows[0].outcome.calibration, parts) > MUCH:
             rows += self.after_teaching(path, parts)
         if self.settings.precision != EXACT_PRECISION:
             folder = self.work / ROUNDED_PRECISION
+            best = min(rows, key=lambda row: time_of_default(row.outcome.calibration, parts)).manifest
+            if best.taught is None:
+                self.source.taught = None  # what was learnt does not pay
             try:
                 if not (folder / MANIFEST).is_file():
                     self.steps("export in int8")
-                    self.export(folder, ROUNDED_PRECISION, **same_selection(rows[-1].manifest))
+                    self.export(folder, ROUNDED_PRECISION, **same_selection(best))
                 rounded = load_bundle(folder, threads=self.settings.threads, check=False)
                 rows.append(self.calibrated(path, folder, rounded, parts, exact))
             except ExportError as error:

@@ -75,12 +75,12 @@ def lesson(source: Source, checkpoint: str, spare: int, each_s: float, minutes: 
     return Lesson(LEARNING_SHARE * minutes)
 
 
-def gains_little(calibration: Calibration, parts: Parts) -> bool:
-    """Whether the default saves so little of the predicted time that teaching could win."""
+def time_of_default(calibration: Calibration, parts: Parts) -> float:
+    """Predicted time of the judging texts at the default, as a share of that at the exact value."""
     lengths = parts.judging.tokens.tolist()
     times = [default_setting(calibration, length).time for length in lengths]
     spent = [time[calibration.bucket(length)] if time else 1.0 for time, length in zip(times, lengths, strict=True)]
-    return float(np.mean(spent)) > MUCH
+    return float(np.mean(spent))
 
 
 def teach(
