@@ -168,7 +168,8 @@ def test_a_sentence_says_what_was_gained() -> None:
     result = TaughtKeep(Outcome("finished", 7, 7, 1.0), "first", 0.5, figures(0.8, 0.95), figures(0.99, 0.9))
     said = teaching.sentence(result, 1234, 0.9)
     assert "from the 1,234 texts that do not judge (7 of 7 steps, all that were planned)" in said
-    assert "gained keep 0.1 in the place of keep 0.5, at 90 % agreement" in said
-    assert teaching.gained(result, 0.9) == 0.1
-    assert teaching.gained(result, 0.97) is None, "at keep 0.5 there is too little, and above it the untaught answer"
-    assert "gained nothing, keep 1 as before" in teaching.sentence(result, 1234, 0.97)
+    assert "held out bore keep 0.5 before and 0.1 afterwards, at 90 % agreement" in said
+    assert teaching.share_borne(result, 0.9) == 0.1
+    assert teaching.share_borne(result, 0.97) == 1, "at keep 0.5 there is too little, and above it the untaught answer"
+    assert teaching.share_borne(replace(result, below=0.05), 0.9) is None, "the taught weights never answer"
+    assert "gained nothing" in teaching.sentence(replace(result, below=0.05), 1234, 0.9)

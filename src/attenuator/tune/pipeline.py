@@ -39,10 +39,10 @@ from attenuator.tune.teaching import (
     MUCH,
     RESERVED_SHARE,
     Lesson,
-    gained,
     learnt,
     lesson,
     sentence,
+    share_borne,
     teach,
     time_of_default,
 )
@@ -249,7 +249,7 @@ class Run:
         return rows
 
     def after_teaching(self, path: Path, parts: Parts) -> list[Exported]:
-        """Teaches the checkpoint; its bundle, or none where nothing was won by the texts that teaching held out."""
+        """Teaches the checkpoint; its bundle, or none where that brought no answers nearer."""
         share = self.share_after_teaching(parts.others)
         if self.taught:
             self.note(self.taught)
@@ -264,7 +264,7 @@ class Run:
         return [self.calibrated(path, folder, model, parts, None)]
 
     def share_after_teaching(self, spare: Sequence[Item]) -> float | None:
-        """Teaches the checkpoint, where it may; the smallest `keep` that it bears then, None where nothing was won."""
+        """Teaches the checkpoint, where it may; the smallest `keep` that it bears then, None where none was gained."""
         settings, work = self.settings, self.work / TEACHING
         if not self.lesson.minutes:
             self.taught = self.lesson.why and f"Teaching the checkpoint was not tried: {self.lesson.why}."
@@ -279,7 +279,7 @@ class Run:
             shutil.rmtree(work, ignore_errors=True)  # which may have filled the disk
             return None
         self.taught = sentence(result, len(spare), settings.min_agreement)
-        return gained(result, settings.min_agreement)
+        return share_borne(result, settings.min_agreement)
 
     def selects(self) -> bool:
         """Whether the choosing texts can choose anything: the attention says what each token matters, in two layers."""

@@ -118,23 +118,23 @@ def learnt(work: Path) -> taught.TaughtWeights | None:
     return taught.read(work / "taught")
 
 
-def gained(result: TaughtKeep, agreement: float) -> float | None:
-    """The smallest `keep` that has the agreement on the texts held out; None where the untaught weights have none less.
+def share_borne(result: TaughtKeep, agreement: float) -> float | None:
+    """The smallest `keep` that the texts held out bear now; None where the taught weights came nearer at none.
+
+    They are few: whether that wins is for the texts that judge.
 
     Args:
         result: of teaching.
         agreement: share of the answers.
     """
-    before, after = result.cheapest(agreement, untaught=True), result.cheapest(agreement)
-    return after if after is not None and after < (before or KNOB.exact) else None
+    return (result.cheapest(agreement) or KNOB.exact) if result.below > KNOB.low else None
 
 
 def sentence(result: TaughtKeep, texts: int, agreement: float) -> str:
     """What teaching gained, for the report."""
-    before, after = result.cheapest(agreement, untaught=True), gained(result, agreement)
-    lowest = f"{KNOB.name} {before or KNOB.exact:g}"
-    gain = f"nothing, {lowest} as before" if after is None else f"{KNOB.name} {after:g} in the place of {lowest}"
-    return (
-        f"Teaching the checkpoint to bear a small {KNOB.name}, from the {texts:,} texts that do not judge "
-        f"({result.outcome.ended}), gained {gain}, at {100 * agreement:g} % agreement on those of them held out."
-    )
+    before, after = result.cheapest(agreement, untaught=True) or KNOB.exact, share_borne(result, agreement)
+    how = f"from the {texts:,} texts that do not judge ({result.outcome.ended})"
+    if after is None:
+        return f"Teaching the checkpoint to bear a small {KNOB.name}, {how}, gained nothing."
+    borne = f"bore {KNOB.name} {before:g} before and {after:g} afterwards, at {100 * agreement:g} % agreement"
+    return f"Teaching the checkpoint to bear a small {KNOB.name}, {how}: those of them that were held out {borne}."
