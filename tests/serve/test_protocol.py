@@ -11,7 +11,7 @@ import pytest
 from service import Service, dumped, read_answer, request_bytes
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
-SLOW = dumped(model=..., inputs="good film " * 4000, num_hashes=0)
+SLOW = dumped(model=..., inputs=["good film " * 4000] * 3, num_hashes=0)
 
 
 @contextmanager
