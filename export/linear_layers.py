@@ -112,7 +112,7 @@ def is_transposed(node: ir.Node) -> bool:
 
 def is_constant_row(value: ir.Value, node: ir.Node) -> bool:
     """Whether a value is a constant `[out]` for a linear layer `[in, out]`."""
-    [columns] = array_shape(node.inputs[1])[0 if is_transposed(node) else 1 :][:1]
+    columns = array_shape(node.inputs[1])[0 if is_transposed(node) else 1]
     return value.const_value is not None and array_shape(value) == [columns]
 
 

@@ -1,21 +1,16 @@
 // DequantizeProduct: blocks of whole rows as tasks, the same kernel for each (cpu/kernel.inl).
-//
-// A block has about 32 Ki elements: it takes some ten microseconds, which is what handing it to
-// another thread is worth. Scales and bias may be weights or not, and are read where they lie.
-#include <algorithm>
-
+// Scales and bias may be weights or not, and are read where they lie.
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
 #include "ops/dequantize_product/inputs.h"
+#include "ops/quantize_rows/row_blocks.h"
 
 namespace attenuator {
 namespace {
 
 using Spec = spec::DequantizeProduct;
 using dequantize_product::Product;
-
-constexpr std::int64_t kBlockElements = 1 << 15;
 
 class DequantizeProductKernel final : public Kernel {
  public:
@@ -35,11 +30,8 @@ class DequantizeProductKernel final : public Kernel {
       product.residual = residual.floats();
     }
     auto* output = static_cast<float*>(context.Output(Spec::kOutputOutput, {rows, columns}));
-    const std::int64_t block =
-        std::max<std::int64_t>(1, kBlockElements / std::max<std::int64_t>(1, columns));
-    context.threads().For((rows + block - 1) / block, [&](std::int64_t task) {
-      const std::int64_t begin = task * block;
-      kernel_(product, begin, std::min(rows, begin + block), output + begin * columns);
+    quantize_rows::ForRowBlocks(context, rows, columns, [&](std::int64_t begin, std::int64_t end) {
+      kernel_(product, begin, end, output + begin * columns);
     });
   }
 

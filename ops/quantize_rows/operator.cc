@@ -1,21 +1,16 @@
 // QuantizeRows: blocks of whole rows as tasks, the same kernel for each (cpu/kernel.inl).
-//
-// A block has about 128 KiB of floats: it takes some ten microseconds, which is what handing it to
-// another thread is worth. No row shares anything with another, so neither blocks nor threads nor
-// the rest of the batch change a bit of it.
-#include <algorithm>
-
+// No row shares anything with another, so neither blocks nor threads nor the rest of the batch
+// change a bit of it.
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
 #include "ops/quantize_rows/cpu/kernel.h"
+#include "ops/quantize_rows/row_blocks.h"
 
 namespace attenuator {
 namespace {
 
 using Spec = spec::QuantizeRows;
-
-constexpr std::int64_t kBlockFloats = 1 << 15;
 
 class QuantizeRowsKernel final : public Kernel {
  public:
@@ -29,10 +24,7 @@ class QuantizeRowsKernel final : public Kernel {
     auto* quantized =
         static_cast<std::uint8_t*>(context.Output(Spec::kQuantizedOutput, {count, columns}));
     auto* scale = static_cast<float*>(context.Output(Spec::kScaleOutput, {count}));
-    const std::int64_t block =
-        std::max<std::int64_t>(1, kBlockFloats / std::max<std::int64_t>(1, columns));
-    context.threads().For((count + block - 1) / block, [&](std::int64_t task) {
-      const std::int64_t begin = task * block, end = std::min(count, begin + block);
+    quantize_rows::ForRowBlocks(context, count, columns, [&](std::int64_t begin, std::int64_t end) {
       kernel_(rows.floats() + begin * columns, end - begin, columns, quantized + begin * columns,
               scale + begin);
     });

@@ -4,13 +4,12 @@
 // written to memory nor read from it. Memory traffic is four bytes an element of the sums and one
 // written; at 3,072 columns the two nodes by themselves move 13. Rows are blocks of tasks as there,
 // and the bits are those of the two nodes.
-#include <algorithm>
-
 #include "ops/common/aligned.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
 #include "ops/dequantize_product/inputs.h"
 #include "ops/quantize_rows/cpu/kernel.h"
+#include "ops/quantize_rows/row_blocks.h"
 
 namespace attenuator {
 namespace {
@@ -18,8 +17,6 @@ namespace {
 using Spec = spec::RequantizeProduct;
 using Dequantize = dequantize_product::Kernel;
 using Quantize = quantize_rows::Kernel;
-
-constexpr std::int64_t kBlockElements = 1 << 15;
 
 class RequantizeProductKernel final : public Kernel {
  public:
@@ -38,12 +35,9 @@ class RequantizeProductKernel final : public Kernel {
     auto* quantized =
         static_cast<std::uint8_t*>(context.Output(Spec::kQuantizedOutput, {rows, columns}));
     auto* scale = static_cast<float*>(context.Output(Spec::kScaleOutput, {rows}));
-    const std::int64_t block =
-        std::max<std::int64_t>(1, kBlockElements / std::max<std::int64_t>(1, columns));
-    context.threads().For((rows + block - 1) / block, [&](std::int64_t task) {
+    quantize_rows::ForRowBlocks(context, rows, columns, [&](std::int64_t begin, std::int64_t end) {
       const AlignedArray<float> values = MakeAligned<float>(columns);
-      const std::int64_t end = std::min(rows, (task + 1) * block);
-      for (std::int64_t row = task * block; row < end; ++row) {
+      for (std::int64_t row = begin; row < end; ++row) {
         dequantize_(product, row, row + 1, values.get());
         quantize_(values.get(), 1, columns, quantized + row * columns, scale + row);
       }

@@ -31,6 +31,7 @@ from attenuator.tuning.adapt.keep import TaughtKeep
 from attenuator.tuning.adapt.measuring import Figures
 from attenuator.tuning.run import Outcome
 
+FEWEST_TEXTS, MUCH = teaching.FEWEST_TEXTS, teaching.MUCH  # as they are before `small`
 OPTIONS = ["--min-agreement", 0.97, "--minutes", 1, "--threads", 1, "--precision", "fp32"]
 
 
@@ -159,6 +160,15 @@ def test_where_teaching_does_not_fit_the_reason_is_that_of_the_texts_it_would_le
     plan = run.planned(every, 30.0, each_s)
     assert plan["count"] == every, "what teaching would have taken runs texts"
     assert "it takes --minutes" in plan["lesson"]["why"], "more texts would be no help"
+
+
+def test_help_says_what_teaching_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["tune", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"Teaching takes {FEWEST_TEXTS:,} that do not judge" in words
+    assert "less than three times as fast" in words
+    assert round(1 / MUCH) == 3
 
 
 def test_a_sentence_says_what_was_gained() -> None:

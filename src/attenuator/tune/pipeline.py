@@ -149,7 +149,7 @@ class Run:
         minutes = self.settings.minutes
         count = texts.fitting(fixed_s, each_s, every, (1 - RESERVED_SHARE) * minutes)
         spare = every - round((1 - CHOOSING_SHARE) * count)
-        may = lesson(self.source, self.checkpoint, spare, each_s, minutes)
+        may = lesson(self.source, self.checkpoint, spare, each_s, minutes) if self.selects() else Lesson(0)
         if not may.minutes:
             count = texts.fitting(fixed_s, each_s, every, minutes)
         return {"count": count, "lesson": asdict(may)}

@@ -23,16 +23,17 @@ from attenuator.export.sentences import writing
 from attenuator.export.source import Source
 from attenuator.texts import Item
 from attenuator.tune.texts import RUNS, Parts
+from attenuator.tuning.adapt.settings import BATCH_TEXTS
 
 if TYPE_CHECKING:
     from attenuator.tuning.adapt.keep import TaughtKeep
 
 # Of --minutes: what learning may take, and with it exporting and judging what was learnt.
 LEARNING_SHARE, RESERVED_SHARE = 0.3, 0.45
-# Below so few texts, or so few steps of 32 texts, nothing was gained (benchmarks/models/training.md). A text of a step
+# Below so few texts, or so few steps, nothing was gained (benchmarks/models/training.md). A text of a step
 # costs about so many runs at the exact value, both of its shares and their gradients.
 FEWEST_TEXTS, FEWEST_STEPS = 1000, 200
-RUNS_A_STEP = 32 * 3.5
+RUNS_A_STEP = BATCH_TEXTS * 3.5
 # Of the time for learning, what its steps get, about; in the rest schedules are tried, and held-out texts measured.
 STEPS_SHARE = 0.4
 # There is something to gain where the default takes more than that part of the exact time.

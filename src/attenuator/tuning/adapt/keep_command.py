@@ -15,7 +15,7 @@ from attenuator.export.choose import AGREEMENT
 from attenuator.tuning.adapt.keep import TaughtKeep, finished, lines, summary, teach_keep
 from attenuator.tuning.adapt.pipeline import load_teacher
 from attenuator.tuning.adapt.selecting import KEEP
-from attenuator.tuning.adapt.settings import SETTINGS, AdaptSettings
+from attenuator.tuning.adapt.settings import BATCH_TEXTS, SETTINGS, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
 from attenuator.tuning.choices import changes_of
 from attenuator.tuning.output import READING, OutputFolder, next_command
@@ -24,7 +24,7 @@ from attenuator.tuning.plan import Plan, plan_of
 __all__ = ["adapt_keep", "run_keep"]
 
 # What the teaching of a selection takes in the place of defaults.
-LEARNING_RATE, BATCH_TEXTS, EPOCHS, PATIENCE, EVALUATIONS = 5e-5, 32, 200.0, 5, 10
+LEARNING_RATE, EPOCHS, PATIENCE, EVALUATIONS = 5e-5, 200.0, 5, 10
 HELD_OUT_SHARE = 0.2  # by which a program decides; a person has the table
 # Flags of the other way to adapt.
 OTHERS = ("attention", "exact_share", "attention_weight", "positions", "max_tokens")

@@ -13,9 +13,10 @@ from attenuator.export.selection import SCHEDULES
 from attenuator.tuning.choices import REPLACEMENTS, with_attention_settings
 from attenuator.tuning.settings import Epochs, LearningRate, Minutes, RunSettings
 
-__all__ = ["COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "SYNONYMS", "USAGE", "AdaptSettings"]
+__all__ = ["BATCH_TEXTS", "COMMAND", "EXAMPLES", "POSITIONALS", "SETTINGS", "SYNONYMS", "USAGE", "AdaptSettings"]
 
 COMMAND = "adapt"
+BATCH_TEXTS = 32  # of a step that teaches a selection
 POSITIONALS = Positionals("CHECKPOINT", 1, "folder of a classifier that was trained with softmax attention")
 # As commands that read texts without labels call them.
 SYNONYMS = {"--texts": "--data", "--minutes": "--max-minutes"}
