@@ -1,10 +1,10 @@
 """int8 linear layers in a finished graph: activations quantised row by row, weights per output channel.
 
-A linear layer y = x W + b, and an activation and a residual that nothing else reads, become
+A linear layer y = x W + b, and an activation, a residual and a LayerNormalization behind it, become
 
     q, s = QuantizeRows(x)                              uint8, zero point 128, one scale s a row; shared by layers
     a    = MatMulInteger(q, V, 128)                     int32, V int8 in [-63, 63], one scale w a channel
-    y    = activation(a s w + b) + residual             DequantizeProduct
+    y    = norm(activation(a s w + b) + residual)       DequantizeProduct
 
 and where the next layer alone reads y, RequantizeProduct rounds it without writing it down.
 
@@ -125,9 +125,13 @@ class _Quantiser:
         [sums] = self.op(node, "MatMulInteger", [integers, multiplier, middle], f"{node.outputs[0].name}_sums")
         sums.type, sums.shape = ir.TensorType(ir.DataType.INT32), node.outputs[0].shape
         inputs = [sums, scale, channels, layer.bias, layer.residual]
+        attributes: dict[str, str | float] = {"activation": layer.activation}
+        if layer.norm is not None:
+            inputs += layer.norm.inputs[1:3]
+            epsilon = layer.norm.attributes.get("epsilon")
+            attributes |= {} if epsilon is None else {"epsilon": epsilon.as_float()}
         while inputs[-1] is None:
             inputs.pop()
-        attributes = {"activation": layer.activation}
         name = f"{output.name}_int8"
         if output.is_graph_output():  # it keeps its name
             name, output.name = str(output.name), f"{output.name}_replaced"

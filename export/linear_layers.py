@@ -38,13 +38,15 @@ class LinearLayer:
         nodes: the linear layer, then those whose values nothing else reads.
         bias: `[out]`.
         activation: as DequantizeProduct names it.
-        residual: what is added last, `[rows, out]`.
+        residual: what is added, `[rows, out]`.
+        norm: the LayerNormalization that comes last.
     """
 
     nodes: list[ir.Node]
     bias: ir.Value | None = None
     activation: str = product.NONE
     residual: ir.Value | None = None
+    norm: ir.Node | None = None
 
     @classmethod
     def of(cls, node: ir.Node) -> LinearLayer:
@@ -64,6 +66,10 @@ class LinearLayer:
         added = layer.added()
         if added is not None and are_alike(added, layer.nodes[-1].outputs[0]):
             layer.residual = added
+            layer.take_next()
+        following = layer.next()
+        if following is not None and is_norm(following, layer.nodes[-1].outputs[0], node):
+            layer.norm = following
             layer.take_next()
         return layer
 
@@ -114,6 +120,15 @@ def is_constant_row(value: ir.Value, node: ir.Node) -> bool:
     """Whether a value is a constant `[out]` for a linear layer `[in, out]`."""
     columns = array_shape(node.inputs[1])[0 if is_transposed(node) else 1]
     return value.const_value is not None and array_shape(value) == [columns]
+
+
+def is_norm(node: ir.Node, rows: ir.Value, linear: ir.Node) -> bool:
+    """Whether a node normalizes each of the rows that a linear layer yields, with a weight and a bias."""
+    if node.domain not in ONNX or node.op_type != "LayerNormalization" or len(node.inputs) < 3:
+        return False
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    last = axis in (-1, 1) and len(node.outputs) == 1 and node.inputs[0] is rows
+    return last and all(value is not None and is_constant_row(value, linear) for value in node.inputs[1:3])
 
 
 def array_shape(value: ir.Value | None) -> list[int]:

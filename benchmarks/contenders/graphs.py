@@ -76,7 +76,7 @@ PAPER = "Zeng et al., ICML 2021, appendix"
 SHAPES = {
     "paper": Shape("paper", f"{PAPER}, efficiency tables", 6, 256, 4, 1024),
     "lra": Shape("lra", f"{PAPER}, hyperparameters of Long Range Arena", 2, 64, 2, 128),
-    "bert": Shape("bert", "Devlin et al., NAACL 2019, one layer of BERT-base", 1, 768, 12, 3072),
+    "bert": Shape("bert", "Devlin et al., NAACL 2019, one layer of BERT-base", 1, 768, 12, 3072, "post"),
 }
 
 

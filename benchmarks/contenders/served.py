@@ -21,6 +21,12 @@ from benchmarks.measure.cases import checked
 TORCH, PIPELINE = "PyTorch, eager", "transformers pipeline"
 ORT_FP32, ORT_FP32_SORTED = "ONNX Runtime fp32", "ONNX Runtime fp32, sorted"
 ORT_INT8, ORT_INT8_SORTED = "ONNX Runtime int8", "ONNX Runtime int8, sorted"
+ORT_STATIC, ORT_STATIC_SORTED = "ONNX Runtime int8 static", "ONNX Runtime int8 static, sorted"
+THROUGH_ORT = {
+    "fp32": (ORT_FP32, ORT_FP32_SORTED),
+    "int8": (ORT_INT8, ORT_INT8_SORTED),
+    "static": (ORT_STATIC, ORT_STATIC_SORTED),
+}
 OPENVINO, SORTED = "OpenVINO", ", sorted"
 EXACT = "exact"
 # They compute what another contender computes, bit for bit or but for rounding: its labels are theirs.
@@ -76,11 +82,14 @@ class Served:
         """A bundle's default of the knob and others, falling, without the exact one; none without the knob."""
         return sorted((set() if default is None else {default, *more}) - {1.0}, reverse=True)
 
-    def session(self, precision: str, threads: int) -> Any:
-        """ONNX Runtime's session, created once."""
+    def session(self, precision: str, threads: int, documents: Documents) -> Any:
+        """ONNX Runtime's session, created once; in static int8, by the first documents that are asked for."""
         key = ("onnx", precision, threads)
         if key not in self._sessions:
-            self._sessions[key] = padded.session(self.onnx[precision], threads)
+            path = self.onnx[precision]
+            if not path.exists():
+                padded.quantise_statically(self.onnx["traced"], path, documents)
+            self._sessions[key] = padded.session(path, threads)
         return self._sessions[key]
 
     def compiled(self, precision: str, threads: int, documents: Documents) -> Any:
@@ -105,8 +114,8 @@ class Served:
         if documents.texts:
             pipe = padded.pipeline_of(self.model, self.tokenizer)
             runs[PIPELINE] = partial(padded.through_pipeline, pipe, documents)
-        for precision, names in (("fp32", (ORT_FP32, ORT_FP32_SORTED)), ("int8", (ORT_INT8, ORT_INT8_SORTED))):
-            session = self.session(precision, threads)
+        for precision, names in THROUGH_ORT.items():
+            session = self.session(precision, threads, documents)
             for name, by_length in zip(names, (False, True), strict=True):
                 runs[name] = partial(padded.through_ort, session, documents, by_length=by_length)
         for precision in openvino_models.precisions():

@@ -7,11 +7,11 @@ CHECKPOINT is a BERT classifier of transformers, such as `train_classifier.py` w
 with `text` and `label`) are CHECKPOINT/test.jsonl unless `--texts` names others. Export chooses schedule and default of
 `keep` from the first of them, and all figures come from the others. The contenders classify the same documents in one
 process, in turns: PyTorch and the `transformers` pipeline on padded batches, ONNX Runtime with its transformer
-optimizer in fp32 and in dynamic int8 and, where it is installed, OpenVINO in fp32, bf16 and int8, on batches as they
-arrive and sorted by length, and the bundle exactly, with `keep`, in int8, and with both. All read token ids but the
-pipeline, which tokenises. Then the same for shapes with random weights, for time alone: at lengths that a checkpoint's
-position table does not reach, and of BERT-base. Writes benchmarks/results/end_to_end-ISA.json. Needs torch,
-transformers and scipy (extra `bench`).
+optimizer in fp32 and in dynamic int8 and without it in static int8 and, where it is installed, OpenVINO in fp32, bf16
+and int8, on batches as they arrive and sorted by length, and the bundle exactly, with `keep`, in int8, and with both.
+All read token ids but the pipeline, which tokenises. Then the same for shapes with random weights, for time alone: at
+lengths that a checkpoint's position table does not reach, and of BERT-base. Writes
+benchmarks/results/end_to_end-ISA.json. Needs torch, transformers and scipy (extra `bench`).
 """
 
 import argparse

@@ -27,8 +27,18 @@ def product(body: Body, has: list[str]) -> str:
 
 def build(body: Body, has: list[str]) -> None:
     """`DequantizeProduct`."""
-    last = product(body, has)
+    rows = product(body, has)
     if "residual" in has:
-        body.op("Add", last, "residual", out="output")
-    else:
-        body.op("Identity", last, out="output")
+        rows = body.op("Add", rows, "residual")
+    if "norm_weight" in has:
+        rows = norm(body, rows)
+    body.op("Identity", rows, out="output")
+
+
+def norm(body: Body, rows: str) -> str:
+    """LayerNormalization, in parts since its epsilon is the node's."""
+    last = body.const((-1,))
+    deviation = body.op("Sub", rows, body.op("ReduceMean", rows, last))
+    variance = body.op("ReduceMean", body.op("Mul", deviation, deviation), last)
+    size = body.op("Sqrt", body.op("Add", variance, body.attribute("epsilon")))
+    return body.op("Add", body.op("Mul", body.op("Div", deviation, size), "norm_weight"), "norm_bias")

@@ -7,7 +7,7 @@
 
 namespace attenuator::dequantize_product {
 
-// Without a residual. Throws std::invalid_argument where an input does not fit the others.
+// Without residual and norm. Throws std::invalid_argument where an input does not fit the others.
 template <class Spec>
 Product CheckProduct(const TensorContext& context) {
   const TensorView sums = context.Input(Spec::kSumsInput);
@@ -22,6 +22,9 @@ Product CheckProduct(const TensorContext& context) {
           .channel_scale = channel_scale.floats(),
           .bias = bias.floats(),
           .residual = nullptr,
+          .norm_weight = nullptr,
+          .norm_bias = nullptr,
+          .epsilon = 0,
           .rows = sums.rows(),
           .columns = sums.columns()};
 }

@@ -1,5 +1,8 @@
 // DequantizeProduct: blocks of whole rows as tasks, the same kernel for each (cpu/kernel.inl).
 // Scales and bias may be weights or not, and are read where they lie.
+#include <stdexcept>
+#include <string>
+
 #include "ops/common/check.h"
 #include "ops/common/cpu.h"
 #include "ops/common/registry.h"
@@ -15,7 +18,10 @@ using dequantize_product::Product;
 class DequantizeProductKernel final : public Kernel {
  public:
   explicit DequantizeProductKernel(const NodeReader& reader) {
-    const auto activation = Spec::Read(reader).activation;
+    const auto attributes = Spec::Read(reader);
+    const auto activation = attributes.activation;
+    epsilon_ = attributes.epsilon;
+    CheckRange(Spec::kName, "epsilon", epsilon_, Spec::kEpsilonLow, Spec::kEpsilonHigh);
     kernel_ = CpuIsa() >= Isa::kAvx512 ? dequantize_product::KernelAvx512(activation)
                                        : dequantize_product::KernelAvx2(activation);
   }
@@ -29,6 +35,7 @@ class DequantizeProductKernel final : public Kernel {
       CheckAxis(Spec::kName, "residual", residual, 1, columns, "columns of sums");
       product.residual = residual.floats();
     }
+    ReadNorm(context, product);
     auto* output = static_cast<float*>(context.Output(Spec::kOutputOutput, {rows, columns}));
     quantize_rows::ForRowBlocks(context, rows, columns, [&](std::int64_t begin, std::int64_t end) {
       kernel_(product, begin, end, output + begin * columns);
@@ -36,7 +43,24 @@ class DequantizeProductKernel final : public Kernel {
   }
 
  private:
+  void ReadNorm(const RunContext& context, Product& product) const {
+    const TensorView weight = context.Input(Spec::kNormWeightInput);
+    const TensorView bias = context.Input(Spec::kNormBiasInput);
+    if (weight.present() != bias.present()) {
+      throw std::invalid_argument(
+          std::string(Spec::kName) +
+          ": norm_weight and norm_bias must be there together or not at all");
+    }
+    if (!weight.present()) return;
+    CheckAxis(Spec::kName, "norm_weight", weight, 0, product.columns, "columns of sums");
+    CheckAxis(Spec::kName, "norm_bias", bias, 0, product.columns, "columns of sums");
+    product.norm_weight = weight.floats();
+    product.norm_bias = bias.floats();
+    product.epsilon = epsilon_;
+  }
+
   dequantize_product::Kernel kernel_;
+  float epsilon_;
 };
 
 }  // namespace

@@ -35,8 +35,11 @@ def dequantize_product(
     channel_scale: NDArray[np.floating[Any]],
     bias: NDArray[np.floating[Any]] | None = None,
     residual: NDArray[np.floating[Any]] | None = None,
+    norm_weight: NDArray[np.floating[Any]] | None = None,
+    norm_bias: NDArray[np.floating[Any]] | None = None,
     *,
     activation: str = "none",
+    epsilon: float = 1e-5,
 ) -> NDArray[np.float64]:
     """What the sums of a product in integers stand for.
 
@@ -46,7 +49,10 @@ def dequantize_product(
         channel_scale: [N].
         bias: [N], or None.
         residual: [T, N], or None.
+        norm_weight: [N], or None where no LayerNormalization follows.
+        norm_bias: [N], or None with it.
         activation: of the node.
+        epsilon: added to a row's variance.
 
     Returns:
         [T, N].
@@ -54,4 +60,12 @@ def dequantize_product(
     values = sums * row_scale.astype(np.float64)[:, None] * channel_scale.astype(np.float64)
     values = values if bias is None else values + bias
     values = ACTIVATIONS[activation](values)
-    return values if residual is None else values + residual
+    values = values if residual is None else values + residual
+    return values if norm_weight is None or norm_bias is None else normalized(values, epsilon) * norm_weight + norm_bias
+
+
+def normalized(rows: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+    """Rows `[T, N]` of mean 0 and variance 1 (Ba et al., Layer Normalization, 2016)."""
+    deviation: NDArray[np.float64] = rows - rows.mean(axis=1, keepdims=True)
+    size: NDArray[np.float64] = np.sqrt((deviation**2).mean(axis=1, keepdims=True) + epsilon)
+    return deviation / size

@@ -70,7 +70,14 @@ def test_every_contender_classifies_the_same_documents(
     assert ours[0] == served.EXACT
     assert f"int8, {served.EXACT}" in ours
     others = [served.TORCH, served.PIPELINE, served.ORT_FP32, served.ORT_FP32_SORTED]
-    assert list(whole["contenders"]) == [*others, served.ORT_INT8, served.ORT_INT8_SORTED, *ours]
+    assert list(whole["contenders"]) == [
+        *others,
+        served.ORT_INT8,
+        served.ORT_INT8_SORTED,
+        served.ORT_STATIC,
+        served.ORT_STATIC_SORTED,
+        *ours,
+    ]
     assert whole["over_exact"][served.EXACT]["median"] == 1
     assert max(whole["errors"].values()) < 1e-4
     exact = whole["labels"][served.EXACT]

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from attenuator.export import fallback, int8
-from attenuator.ops.dequantize_product.reference import ACTIVATIONS
+from attenuator.ops.dequantize_product.reference import ACTIVATIONS, normalized
 from attenuator.ops.quantize_rows.reference import quantize_rows
 from attenuator.ops.quantize_rows.rule import ZERO_POINT
 from attenuator.runtime.device import CPU
@@ -41,6 +41,7 @@ FORMS: dict[str, list[tuple[Any, ...]]] = {
 def weights() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = {"w1": (WIDTH, WIDE), "b1": (WIDE,), "w2": (WIDE, WIDTH), "b2": (WIDTH,)}
+    shapes |= {"scale": (WIDTH,), "shift": (WIDTH,), "square": (WIDTH, WIDTH)}
     return {name: rng.standard_normal(shape).astype(np.float32) / 3 for name, shape in shapes.items()}
 
 
@@ -75,7 +76,9 @@ OURS = ("QuantizeRows", "DequantizeProduct", "RequantizeProduct")
 FIRST = ("Gemm", ["x", "w1", "b1"], "wide")
 SECOND = ("Gemm", ["active", "w2", "b2"], "narrow")
 RESIDUAL = ("Add", ["narrow", "x"], "summed")
+NORM = ("LayerNormalization", ["summed", "scale", "shift"], "normal", {"axis": -1, "epsilon": 1e-3})
 END = ("Identity", ["summed"], "out")
+END_NORMAL = ("Identity", ["normal"], "out")
 END_TIED = ("Identity", ["tied"], "out")
 RANKS = {"cubes": ["B", 3, 4], "rows": ["T", 4]}
 
@@ -108,6 +111,34 @@ def test_a_feed_forward_part_is_five_nodes(form: str, library: bool) -> None:
     # A value next to a half may be rounded the other way.
     assert np.abs(out - expected).max() < 0.02
     np.testing.assert_allclose(np.median(np.abs(out - expected)), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
+def test_a_norm_behind_the_residual_is_part_of_it(library: bool) -> None:
+    after = ("Gemm", ["normal", "square", "b2"], "out")
+    proto, kinds = rounded([FIRST, *FORMS["gelu"], SECOND, RESIDUAL, NORM, after], "normal")
+    ours = {"QuantizeRows": 2, "RequantizeProduct": 1, "DequantizeProduct": 2}
+    assert kinds == ours | {"MatMulInteger": 3, "Identity": 1}
+    x = np.random.default_rng(1).standard_normal((9, WIDTH)).astype(np.float32)
+    w = weights()
+    summed = integers(ACTIVATIONS["gelu"](integers(x, w["w1"], w["b1"])), w["w2"], w["b2"]) + x
+    expected = normalized(summed, 1e-3) * w["scale"] + w["shift"]
+    assert np.abs(run(proto, x, library)[1] - expected).max() < 0.02
+
+
+def test_other_norms_stay() -> None:
+    chain = [FIRST, *FORMS["gelu"], SECOND, RESIDUAL]
+    _, kinds = rounded([*chain, NORM, END_NORMAL], "summed")
+    assert kinds["LayerNormalization"] == 1, "something else reads the sum"
+    for changed in (
+        ("LayerNormalization", ["summed", "scale"], "normal", {"axis": -1}),
+        ("LayerNormalization", ["summed", "x", "shift"], "normal", {"axis": -1}),
+        ("LayerNormalization", ["summed", "scale", "shift"], "normal", {"axis": 0}),
+    ):
+        _, kinds = rounded([*chain, changed, END_NORMAL])
+        assert kinds["LayerNormalization"] == 1
+    _, kinds = rounded([*chain, NORM, END_NORMAL])
+    assert kinds["LayerNormalization"] == 0
 
 
 def test_a_batch_without_rows_runs() -> None:

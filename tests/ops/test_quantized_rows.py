@@ -39,6 +39,12 @@ def product_of(count: int, columns: int, residual: bool, bias: bool = True, seed
     return inputs | ({"residual": normal(count, columns)} if residual else {})
 
 
+def norm_of(columns: int, seed: int = 0) -> dict[str, Array]:
+    """Weight and bias of a LayerNormalization."""
+    rng = np.random.default_rng([seed, columns, 2])
+    return {name: rng.standard_normal(columns).astype(np.float32) for name in ("norm_weight", "norm_bias")}
+
+
 def in_turn(inputs: Mapping[str, Array], activation: str) -> Array:
     """The standard nodes in float32, one rounding after another; no gelu."""
     values = inputs["sums"].astype(np.float32) * inputs["row_scale"][:, None] * inputs["channel_scale"]
@@ -106,6 +112,45 @@ def test_a_product_is_dequantized(columns: int, activation: str, bias: bool, res
         assert same_bits([output], [in_turn(inputs, activation)])
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-5, 0.5])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("columns", [*WIDTHS, 127, 1000])
+def test_a_products_rows_are_normalized(columns: int, residual: bool, epsilon: float) -> None:
+    inputs = product_of(7, columns, residual) | norm_of(columns)
+    if columns == 1 and epsilon == 0:
+        return  # 0 / 0
+    [output] = run("DequantizeProduct", inputs, {"epsilon": epsilon})
+    np.testing.assert_allclose(output, dequantize_product(**inputs, epsilon=epsilon), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_far_from_zero_keep_their_digits() -> None:
+    """Where a mean of squares less the mean's square would have lost all of them."""
+    columns = 768
+    inputs = product_of(4, columns, residual=False) | norm_of(columns)
+    far = inputs | {"bias": inputs["bias"] + np.float32(20_000)}
+    [near, output] = (run("DequantizeProduct", each, {"epsilon": 1e-12})[0] for each in (inputs, far))
+    np.testing.assert_allclose(output, near, atol=0.02)
+
+
+@pytest.mark.parametrize("columns", [5, 100])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_row_that_is_not_finite_is_none_when_normalized(value: float, columns: int) -> None:
+    inputs = product_of(4, columns, residual=True) | norm_of(columns)
+    [clean] = run("DequantizeProduct", inputs, {})
+    inputs["residual"][1, columns - 1] = value
+    [hostile] = run("DequantizeProduct", inputs, {})
+    assert np.isnan(hostile[1]).all()
+    assert same_bits([hostile[[0, 2, 3]]], [clean[[0, 2, 3]]])
+
+
+@pytest.mark.parametrize("name", ["norm_weight", "norm_bias"])
+def test_half_a_norm_is_refused(name: str) -> None:
+    inputs = product_of(4, 50, residual=True) | norm_of(50)
+    del inputs[name]
+    with pytest.raises(InvalidArgument, match="norm_weight and norm_bias must be there together or not at all"):
+        run("DequantizeProduct", inputs, {})
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_gelu_is_off_by_less_than_a_ten_millionth_and_its_last_place(activation: str) -> None:
     values = np.concatenate(
@@ -144,6 +189,7 @@ def test_a_rows_bits_depend_on_that_row_alone(name: str, threads: int) -> None:
     """Alone, in another order, and on any number of threads, over more than one task."""
     count, columns = 300, 333
     by_row = {"rows": rows_of(count, columns)} if name == "QuantizeRows" else product_of(count, columns, False)
+    by_row |= norm_of(columns) if name == "DequantizeProduct" else {}
     attributes = {} if name == "QuantizeRows" else {"activation": "gelu"}
     fixed = {key: value for key, value in by_row.items() if len(value) != count}
     together = run(name, by_row, attributes, threads)
@@ -182,7 +228,8 @@ def test_a_value_that_overflows_is_told_and_a_large_one_is_kept(activation: str)
 
 @pytest.mark.parametrize("name", ["DequantizeProduct", "RequantizeProduct"])
 def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
-    inputs = product_of(4, 50, residual=name == "DequantizeProduct")
+    whole = name == "DequantizeProduct"
+    inputs = product_of(4, 50, residual=whole) | (norm_of(50) if whole else {})
     for key, value in inputs.items():
         for axis in range(value.ndim):
             wrong = inputs | {key: value.take(range(value.shape[axis] - 1), axis)}
@@ -202,6 +249,8 @@ def digest() -> str:
             for name in ("DequantizeProduct", "RequantizeProduct"):
                 for y in run(name, inputs, {"activation": activation}):
                     total.update(y.tobytes())
+            for y in run("DequantizeProduct", inputs | norm_of(columns), {"activation": activation}):
+                total.update(y.tobytes())
     return total.hexdigest()
 
 

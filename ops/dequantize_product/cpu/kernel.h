@@ -9,13 +9,16 @@ namespace attenuator::dequantize_product {
 
 using Activation = spec::DequantizeProduct::Activation;
 
-// Rows side by side, T of them; `bias` and `residual` are null where the node has none.
+// Rows side by side, T of them; null is what the node has not, both of the norm or none.
 struct Product {
   const std::int32_t* sums;    // [T, columns]
   const float* row_scale;      // [T]
   const float* channel_scale;  // [columns]
   const float* bias;           // [columns]
   const float* residual;       // [T, columns]
+  const float* norm_weight;    // [columns]
+  const float* norm_bias;      // [columns]
+  float epsilon;
   std::int64_t rows;
   std::int64_t columns;
 };
