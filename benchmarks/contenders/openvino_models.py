@@ -1,4 +1,4 @@
-"""A Hugging Face classifier in OpenVINO: fp32, bf16 and int8 by NNCF, on padded batches.
+"""A Hugging Face classifier in OpenVINO: fp32, bf16 and int8 by NNCF, on padded batches, one or several at a time.
 
 OpenVINO is the strongest runtime that people use for such models on x86. It is no dependency of the project: where it
 is not installed, its rows are left out. `pip install openvino nncf` brings it and its quantizer.
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders.documents import Documents
-from benchmarks.contenders.padded import Logits, over_batches, pad
+from benchmarks.contenders.padded import Logits, in_order, over_batches, pad
 
 INSTALLED = find_spec("openvino") is not None
 QUANTIZER_INSTALLED = INSTALLED and find_spec("nncf") is not None
 MOST_CALIBRATION_BATCHES = 10
+# Its modes: a batch at a time on all threads, or several batches beside one another.
+LATENCY, THROUGHPUT = "LATENCY", "THROUGHPUT"
 # Its hint, by what the tables call it. What int8 leaves in floating point it computes as it likes: in bf16 if it can.
 HINTS = {"fp32": {"INFERENCE_PRECISION_HINT": "f32"}, "bf16": {"INFERENCE_PRECISION_HINT": "bf16"}, "int8": {}}
 
@@ -32,8 +34,8 @@ def precisions() -> list[str]:
     return [*names, *(["int8"] if QUANTIZER_INSTALLED else [])]
 
 
-def compiled(path: Path, precision: str, threads: int, documents: Documents) -> Any:
-    """A model of OpenVINO, tuned for the time of one batch, which takes all threads.
+def compiled(path: Path, precision: str, threads: int, documents: Documents, mode: str = LATENCY) -> Any:
+    """A model of OpenVINO.
 
     Args:
         path: ONNX file of the classifier in fp32, as PyTorch exports it.
@@ -41,6 +43,7 @@ def compiled(path: Path, precision: str, threads: int, documents: Documents) -> 
         threads: that it may use.
         documents: whose first batches show the quantizer what activations are like. They are those that are timed,
             which is in its favour.
+        mode: `LATENCY` or `THROUGHPUT`.
     """
     import openvino
 
@@ -48,7 +51,7 @@ def compiled(path: Path, precision: str, threads: int, documents: Documents) -> 
     model = core.read_model(path)
     if precision == "int8":
         model = quantized(model, documents)
-    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, **HINTS[precision]}
+    settings = {"PERFORMANCE_HINT": mode, "INFERENCE_NUM_THREADS": threads, **HINTS[precision]}
     return core.compile_model(model, "CPU", settings)
 
 
@@ -76,6 +79,22 @@ def classifier(model: Any) -> Callable[[Mapping[str, Any]], Any]:
         return np.array(request.infer({name: batch[name] for name in names})[0])
 
     return run
+
+
+def beside_one_another(model: Any, documents: Documents, *, by_length: bool) -> Logits:
+    """The same with as many batches under way as its throughput mode asks for."""
+    import openvino
+
+    names = [value.get_any_name() for value in model.inputs]
+    batches = documents.batches(by_length=by_length)
+    results: dict[int, Any] = {}
+    queue = openvino.AsyncInferQueue(model)
+    queue.set_callback(lambda request, at: results.update({at: np.array(request.get_output_tensor(0).data)}))
+    for at, rows in enumerate(batches):
+        batch = batch_of(documents, rows)
+        queue.start_async({name: batch[name] for name in names}, at)
+    queue.wait_all()
+    return in_order(batches, [results[at] for at in range(len(batches))])
 
 
 def through_openvino(model: Any, documents: Documents, *, by_length: bool) -> Logits:

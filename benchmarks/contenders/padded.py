@@ -37,10 +37,15 @@ def pad(ids: Sequence[Sequence[int]]) -> dict[str, Any]:
 def over_batches(documents: Documents, run: Callable[[dict[str, Any]], Any], *, by_length: bool = False) -> Logits:
     """Runs padded batches and puts the logits in the documents' order."""
     batches = documents.batches(by_length=by_length)
-    logits = np.concatenate([run(pad([documents.ids[i] for i in batch])) for batch in batches])
-    in_order = np.empty_like(logits)
-    in_order[np.concatenate(batches)] = logits
-    return in_order
+    return in_order(batches, [run(pad([documents.ids[i] for i in batch])) for batch in batches])
+
+
+def in_order(batches: Sequence[Any], logits: Sequence[Logits]) -> Logits:
+    """The logits of batches, which name their documents, in the documents' order."""
+    joined = np.concatenate(logits)
+    placed = np.empty_like(joined)
+    placed[np.concatenate(batches)] = joined
+    return placed
 
 
 class TorchModel(torch.nn.Module):

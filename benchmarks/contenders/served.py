@@ -28,9 +28,14 @@ THROUGH_ORT = {
     "static": (ORT_STATIC, ORT_STATIC_SORTED),
 }
 OPENVINO, SORTED = "OpenVINO", ", sorted"
+OPENVINO_MODES = {
+    openvino_models.LATENCY: ("", openvino_models.through_openvino),
+    openvino_models.THROUGHPUT: (", throughput", openvino_models.beside_one_another),
+}
 EXACT = "exact"
 # They compute what another contender computes, bit for bit or but for rounding: its labels are theirs.
-SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED, f"{OPENVINO} fp32", f"{OPENVINO} fp32{SORTED}")
+OPENVINO_FP32 = [f"{OPENVINO} fp32{label}{suffix}" for label, _ in OPENVINO_MODES.values() for suffix in ("", SORTED)]
+SLOW_TWINS = (TORCH, PIPELINE, ORT_FP32_SORTED, *OPENVINO_FP32)
 EXACT_CONTENDERS = (*SLOW_TWINS, ORT_FP32, EXACT)
 PRECISIONS = ("fp32", "int8")
 KEEP = "keep"
@@ -92,12 +97,12 @@ class Served:
             self._sessions[key] = padded.session(path, threads)
         return self._sessions[key]
 
-    def compiled(self, precision: str, threads: int, documents: Documents) -> Any:
+    def compiled(self, precision: str, threads: int, documents: Documents, mode: str) -> Any:
         """OpenVINO's model, made once; in int8, by the first documents that are asked for."""
-        key = (OPENVINO, precision, threads)
+        key = (OPENVINO, precision, threads, mode)
         if key not in self._sessions:
             traced = self.onnx["traced"]
-            self._sessions[key] = openvino_models.compiled(traced, precision, threads, documents)
+            self._sessions[key] = openvino_models.compiled(traced, precision, threads, documents, mode)
         return self._sessions[key]
 
     def bundle(self, precision: str, threads: int, suffix: str = "") -> runtime.Model:
@@ -119,11 +124,13 @@ class Served:
             for name, by_length in zip(names, (False, True), strict=True):
                 runs[name] = partial(padded.through_ort, session, documents, by_length=by_length)
         for precision in openvino_models.precisions():
-            compiled = self.compiled(precision, threads, documents)
-            for suffix in ("", SORTED):
-                name = f"{OPENVINO} {precision}{suffix}"
-                by_length = suffix == SORTED
-                runs[name] = partial(openvino_models.through_openvino, compiled, documents, by_length=by_length)
+            for mode, (label, through) in OPENVINO_MODES.items():
+                if mode == openvino_models.THROUGHPUT and threads == 1:  # the same as the other
+                    continue
+                compiled = self.compiled(precision, threads, documents, mode)
+                for suffix in ("", SORTED):
+                    name = f"{OPENVINO} {precision}{label}{suffix}"
+                    runs[name] = partial(through, compiled, documents, by_length=suffix == SORTED)
         for precision in PRECISIONS:
             prefix = "" if precision == "fp32" else f"{precision}, "
             model = self.bundle(precision, threads)

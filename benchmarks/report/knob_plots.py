@@ -133,17 +133,22 @@ def times_of(axes: Axes, calibration: Calibration, name: str) -> None:
 
 
 def ways_to_serve(row: Row) -> dict[str, str]:
-    """Contenders by what the picture calls them: batches sorted by length, `keep` as export chose it."""
+    """Contenders by what the picture calls them: batches sorted by length, `keep` as export chose it.
+
+    OpenVINO's are there where it was installed.
+    """
     keep = row["merged_default"]
-    return {
+    ways = {
         "PyTorch": "PyTorch, eager",
-        "ONNX Runtime": "ONNX Runtime fp32, sorted",
         "ONNX Runtime int8": "ONNX Runtime int8, sorted",
+        "OpenVINO": "OpenVINO fp32, sorted",
+        "OpenVINO int8": "OpenVINO int8, sorted",
         "Attenuator, exact": "exact",
         "Attenuator int8, exact": "int8, exact",
         f"Attenuator, keep {keep:g}": f"keep {keep:g}, merged",
         f"Attenuator int8, keep {keep:g}": f"int8, keep {keep:g}, merged",
     }
+    return {short: name for short, name in ways.items() if name in row["contenders"]}
 
 
 def served(result: Result, path: Path) -> None:
@@ -170,7 +175,7 @@ def served(result: Result, path: Path) -> None:
         f"A news classifier of {row['layers']} layers, texts of {row['mean_tokens']:.0f} tokens", fontsize=11
     )
     compared = f"Answers compared with exact ones on {labels['exact']['agreement']['documents']:,} texts"
-    footnote(figure, f"{compared}; texts sorted by length for ONNX Runtime. {measured_on(result)}")
+    footnote(figure, f"{compared}; texts sorted by length for ONNX Runtime and OpenVINO. {measured_on(result)}")
     write(figure, path)
 
 
