@@ -167,6 +167,7 @@ def quantise_statically(traced: Path, path: Path, documents: Documents) -> None:
         FirstBatches(prepared, documents),
         op_types_to_quantize=STATIC_OP_TYPES,
         per_channel=True,
+        activation_type=QuantType.QUInt8,  # 1.5 times as fast as QInt8
         weight_type=QuantType.QInt8,
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT, "MatMulConstBOnly": True},
     )
