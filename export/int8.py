@@ -1,6 +1,7 @@
 """int8 linear layers in a finished graph: activations quantised row by row, weights per output channel.
 
-A linear layer y = x W + b, and an activation, a residual and a LayerNormalization behind it, become
+A linear layer y = x W + b, and behind it an activation, a residual and a LayerNormalization, as far as nothing else
+reads what is between them, become
 
     q, s = QuantizeRows(x)                              uint8, zero point 128, one scale s a row; shared by layers
     a    = MatMulInteger(q, V, 128)                     int32, V int8 in [-63, 63], one scale w a channel
@@ -27,7 +28,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from attenuator.errors import ExportError
-from attenuator.export.linear_layers import LinearLayer, is_linear, is_transposed
+from attenuator.export.linear_layers import LinearLayer, epsilon_of, is_linear, is_transposed
 from attenuator.ops import DOMAIN, OPERATORS
 from attenuator.ops.dequantize_product import spec as product
 from attenuator.ops.quantize_rows import spec as rounding
@@ -128,8 +129,7 @@ class _Quantiser:
         attributes: dict[str, str | float] = {"activation": layer.activation}
         if layer.norm is not None:
             inputs += layer.norm.inputs[1:3]
-            epsilon = layer.norm.attributes.get("epsilon")
-            attributes |= {} if epsilon is None else {"epsilon": epsilon.as_float()}
+            attributes["epsilon"] = epsilon_of(layer.norm)
         while inputs[-1] is None:
             inputs.pop()
         name = f"{output.name}_int8"

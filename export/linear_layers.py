@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from attenuator.ops.dequantize_product import spec as product
 
-__all__ = ["LinearLayer", "is_linear", "is_transposed"]
+__all__ = ["LinearLayer", "epsilon_of", "is_linear", "is_transposed"]
 
 ONNX = ("", "ai.onnx")
 # Activations that follow linear layers, by op type and the value of `approximate`.
@@ -18,6 +18,8 @@ ACTIVATIONS = {
     ("Gelu", "tanh"): product.GELU_TANH,
     ("Relu", None): product.RELU,
 }
+EPSILON = next(item for item in product.SPEC.attributes if item.name == "epsilon")
+STANDARD_EPSILON = 1e-5  # of ONNX
 # What transformers calls `gelu_new`, x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): nodes and their other operands.
 GELU_NEW = (
     ("Pow", 3.0),
@@ -128,7 +130,14 @@ def is_norm(node: ir.Node, rows: ir.Value, linear: ir.Node) -> bool:
         return False
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
     last = axis in (-1, 1) and len(node.outputs) == 1 and node.inputs[0] is rows
-    return last and all(value is not None and is_constant_row(value, linear) for value in node.inputs[1:3])
+    constant = all(value is not None and is_constant_row(value, linear) for value in node.inputs[1:3])
+    return last and constant and EPSILON.fits(epsilon_of(node))
+
+
+def epsilon_of(node: ir.Node) -> float:
+    """A LayerNormalization's epsilon."""
+    attribute = node.attributes.get("epsilon")
+    return STANDARD_EPSILON if attribute is None else attribute.as_float()
 
 
 def array_shape(value: ir.Value | None) -> list[int]:

@@ -50,15 +50,21 @@ class Body:
         kind = next(item.kind for item in self.operator.attributes if item.name == name)
         output = f"attribute_{name}"
         if name not in self.attributes:
-            self.attributes.append(name)
             node = helper.make_node("Constant", [], [output])
-            types = {"int": onnx.AttributeProto.INT, "float": onnx.AttributeProto.FLOAT}
-            reference = node.attribute.add()
-            reference.name = f"value_{kind}"
-            reference.type = types.get(kind, onnx.AttributeProto.STRING)
-            reference.ref_attr_name = name
+            self.refer(node, name, f"value_{kind}")
             self.nodes.append(node)
         return output
+
+    def refer(self, node: onnx.NodeProto, name: str, as_name: str = "") -> None:
+        """Gives a node of the body the attribute of the node that the function stands for, by another name perhaps."""
+        kind = next(item.kind for item in self.operator.attributes if item.name == name)
+        types = {"int": onnx.AttributeProto.INT, "float": onnx.AttributeProto.FLOAT}
+        reference = node.attribute.add()
+        reference.name = as_name or name
+        reference.type = types.get(kind, onnx.AttributeProto.STRING)
+        reference.ref_attr_name = name
+        if name not in self.attributes:
+            self.attributes.append(name)
 
     def is_choice(self, name: str, choice: str) -> str:
         """Whether a string attribute has this value, as a bool scalar."""

@@ -21,6 +21,8 @@ from attenuator.ops import DOMAIN
 from benchmarks.contenders.nodes import is_yoso, set_attribute
 
 Array = np.ndarray[Any, Any]
+# What an int8 graph has beside those of its fp32 form.
+INT8_OPERATORS = ("dequantize_product", "quantize_rows", "requantize_product")
 
 
 @dataclass(frozen=True)

@@ -88,18 +88,20 @@ class Served:
         return sorted((set() if default is None else {default, *more}) - {1.0}, reverse=True)
 
     def session(self, precision: str, threads: int, documents: Documents) -> Any:
-        """ONNX Runtime's session, created once; in static int8, by the first documents that are asked for."""
-        key = ("onnx", precision, threads)
-        if key not in self._sessions:
-            path = self.onnx[precision]
+        """ONNX Runtime's session, created once; in static int8, once for each cut of the documents."""
+        path = self.onnx[precision]
+        if precision == "static":
+            path = path.with_stem(f"{path.stem}-{documents.cut}")
             if not path.exists():
                 padded.quantise_statically(self.onnx["traced"], path, documents)
+        key = ("onnx", path, threads)
+        if key not in self._sessions:
             self._sessions[key] = padded.session(path, threads)
         return self._sessions[key]
 
     def compiled(self, precision: str, threads: int, documents: Documents, mode: str) -> Any:
-        """OpenVINO's model, made once; in int8, by the first documents that are asked for."""
-        key = (OPENVINO, precision, threads, mode)
+        """OpenVINO's model, made once for each cut of the documents, which fixes its scales in int8."""
+        key = (OPENVINO, precision, threads, mode, documents.cut)
         if key not in self._sessions:
             traced = self.onnx["traced"]
             self._sessions[key] = openvino_models.compiled(traced, precision, threads, documents, mode)

@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from benchmarks.contenders import attention
-from benchmarks.contenders.graphs import SHAPES
+from benchmarks.contenders.graphs import INT8_OPERATORS, SHAPES
 from benchmarks.contenders.model_batches import Batch
 from benchmarks.contenders.model_sessions import ALPHA, YOSO, Graphs, Models, relative
 from benchmarks.measure.cases import Row, Runs, checked, fastest, records
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--num-hashes", nargs="+", type=int, default=NUM_HASHES)
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     facts = {name: vars(shape) for name, shape in SHAPES.items()}
-    operators = ("mca", "pool", "softmax", "yoso")
+    operators = ("mca", "pool", "softmax", "yoso", *INT8_OPERATORS)
     return run("models", parser, arguments, lambda options: list(steps(options)), operators, shapes=facts)
 
 

@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from benchmarks.contenders import documents, served
 from benchmarks.contenders.documents import Documents
+from benchmarks.contenders.graphs import INT8_OPERATORS
 from benchmarks.measure.cases import Row, records
 from benchmarks.measure.intervals import share
 from benchmarks.measure.program import Step, cpu_parser_for, run
@@ -177,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        operators = ("kept_lengths", "pool", "select", "softmax")
+        operators = ("kept_lengths", "pool", "select", "softmax", *INT8_OPERATORS)
         return run("end_to_end", parser, arguments, lambda options: list(steps(options, Path(folder))), operators)
 
 

@@ -141,9 +141,10 @@ def ways_to_serve(row: Row) -> dict[str, str]:
     """
     values = {float(name.split()[1].rstrip(",")): name for name in row["labels"] if MERGED_FP32.fullmatch(name)}
     keep = min(value for value, name in values.items() if row["labels"][name]["agreement"]["share"] >= KEPT)
+    ort_int8 = ("ONNX Runtime int8, sorted", "ONNX Runtime int8 static, sorted")
     ways = {
         "PyTorch": "PyTorch, eager",
-        "ONNX Runtime int8": "ONNX Runtime int8, sorted",
+        "ONNX Runtime int8": max(ort_int8, key=lambda name: row["over_ort"].get(name, {"median": 0})["median"]),
         "OpenVINO": "OpenVINO fp32, sorted",
         "OpenVINO int8": "OpenVINO int8, sorted",
         "Attenuator, exact": "exact",

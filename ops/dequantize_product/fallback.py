@@ -36,9 +36,7 @@ def build(body: Body, has: list[str]) -> None:
 
 
 def norm(body: Body, rows: str) -> str:
-    """LayerNormalization, in parts since its epsilon is the node's."""
-    last = body.const((-1,))
-    deviation = body.op("Sub", rows, body.op("ReduceMean", rows, last))
-    variance = body.op("ReduceMean", body.op("Mul", deviation, deviation), last)
-    size = body.op("Sqrt", body.op("Add", variance, body.attribute("epsilon")))
-    return body.op("Add", body.op("Mul", body.op("Div", deviation, size), "norm_weight"), "norm_bias")
+    """LayerNormalization with the node's epsilon."""
+    result = body.op("LayerNormalization", rows, "norm_weight", "norm_bias", axis=-1)
+    body.refer(body.nodes[-1], "epsilon")
+    return result

@@ -34,7 +34,7 @@ SPEC = Operator(
             default=NONE,
             choices=ACTIVATIONS,
         ),
-        Attribute("epsilon", "float", "added to a row's variance before it is divided by", default=1e-5, low=0, high=1),
+        Attribute("epsilon", "float", "added to a row's variance, under the root", default=1e-5, low=0, high=1),
     ),
     knobs=(),
     doc="Scales the sums of a product in integers by row and channel, and computes what follows a linear layer: bias, "

@@ -328,7 +328,7 @@ def test_inspect_shows_the_precision_and_the_same_work(exported: Get, capsys: py
     assert works[0].attention == works[1].attention
     assert works[0].layer_macs == works[1].layer_macs > 0
     assert works[0].token_macs == works[1].token_macs
-    # A node for the rows and one for the product of each layer, bias, activation and residual in the second.
+    # A node for the rows of each layer and one for its product, which has bias, activation, residual and norm.
     assert works[0].launches < works[1].launches < 2 * works[0].launches
 
 

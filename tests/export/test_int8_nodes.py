@@ -114,15 +114,17 @@ def test_a_feed_forward_part_is_five_nodes(form: str, library: bool) -> None:
 
 
 @pytest.mark.parametrize("library", [True, False], ids=["library", "fallback"])
-def test_a_norm_behind_the_residual_is_part_of_it(library: bool) -> None:
+@pytest.mark.parametrize("epsilon", [None, 1e-3])
+def test_a_norm_behind_the_residual_is_part_of_it(epsilon: float | None, library: bool) -> None:
     after = ("Gemm", ["normal", "square", "b2"], "out")
-    proto, kinds = rounded([FIRST, *FORMS["gelu"], SECOND, RESIDUAL, NORM, after], "normal")
+    norm = (*NORM[:3], {"axis": -1} | ({} if epsilon is None else {"epsilon": epsilon}))
+    proto, kinds = rounded([FIRST, *FORMS["gelu"], SECOND, RESIDUAL, norm, after], "normal")
     ours = {"QuantizeRows": 2, "RequantizeProduct": 1, "DequantizeProduct": 2}
     assert kinds == ours | {"MatMulInteger": 3, "Identity": 1}
     x = np.random.default_rng(1).standard_normal((9, WIDTH)).astype(np.float32)
     w = weights()
     summed = integers(ACTIVATIONS["gelu"](integers(x, w["w1"], w["b1"])), w["w2"], w["b2"]) + x
-    expected = normalized(summed, 1e-3) * w["scale"] + w["shift"]
+    expected = normalized(summed, epsilon or 1e-5) * w["scale"] + w["shift"]
     assert np.abs(run(proto, x, library)[1] - expected).max() < 0.02
 
 
@@ -134,6 +136,7 @@ def test_other_norms_stay() -> None:
         ("LayerNormalization", ["summed", "scale"], "normal", {"axis": -1}),
         ("LayerNormalization", ["summed", "x", "shift"], "normal", {"axis": -1}),
         ("LayerNormalization", ["summed", "scale", "shift"], "normal", {"axis": 0}),
+        ("LayerNormalization", ["summed", "scale", "shift"], "normal", {"axis": -1, "epsilon": 2.0}),
     ):
         _, kinds = rounded([*chain, changed, END_NORMAL])
         assert kinds["LayerNormalization"] == 1
@@ -141,8 +144,9 @@ def test_other_norms_stay() -> None:
     assert kinds["LayerNormalization"] == 0
 
 
-def test_a_batch_without_rows_runs() -> None:
-    proto, _ = rounded([FIRST, *FORMS["gelu"], SECOND, RESIDUAL, END])
+@pytest.mark.parametrize("norm", [[END], [NORM, END_NORMAL]], ids=["plain", "norm"])
+def test_a_batch_without_rows_runs(norm: list[tuple[Any, ...]]) -> None:
+    proto, _ = rounded([FIRST, *FORMS["gelu"], SECOND, RESIDUAL, *norm])
     assert run(proto, np.zeros((0, WIDTH), np.float32))[0].shape == (0, WIDTH)
 
 

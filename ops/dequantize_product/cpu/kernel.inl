@@ -10,8 +10,8 @@
 // LayerNormalization, where it follows, passes three times over a row that lies in the first cache
 // by then: for its mean, for the deviations from it and their squares, and to scale them. Sums
 // are 64 partial ones, element c in number c mod 64, added up as a tree: the same bits on every
-// instruction set. Two passes lose no digits where a row's mean is far from 0, as the difference
-// of two means of squares would.
+// instruction set. Where a row's mean is far from 0 its rounding is not small beside the
+// deviations; so their own mean is taken off once more, from them and from their variance.
 //
 // gelu(x) = x Phi(x) = max(x, 0) - |x| Q(|x|), Q(t) = Phi(-t) = 2^-P(t). P is a polynomial of
 // degree 8, fitted on [0, 6] so that t Q(t) is off by at most 2.8e-8 there, and falls off without
@@ -100,9 +100,14 @@ struct RowSum {
     for (Vector& each : partial) each = Simd::Zero();
   }
   float Total() const {
-    alignas(64) float lanes[kLanes];
-    for (std::int64_t i = 0; i < kVectors; ++i) Simd::Store(lanes + i * kWidth, partial[i]);
-    for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    Vector sums[kVectors];
+    for (std::int64_t i = 0; i < kVectors; ++i) sums[i] = partial[i];
+    for (std::int64_t half = kVectors / 2; half > 0; half /= 2) {
+      for (std::int64_t i = 0; i < half; ++i) sums[i] = Simd::Add(sums[i], sums[i + half]);
+    }
+    alignas(64) float lanes[kWidth];
+    Simd::Store(lanes, sums[0]);
+    for (std::int64_t half = kWidth / 2; half > 0; half /= 2) {
       for (std::int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     }
     return lanes[0];
@@ -128,6 +133,9 @@ void ForVectors(std::int64_t columns, const Run& run) {
   }
 }
 
+// 0 where rounding made a variance negative; NaN for NaN.
+float NotNegative(float variance) { return variance < 0.0f ? 0.0f : variance; }
+
 // LayerNormalization of a row in its place.
 void Normalize(const Product& product, float* row) {
   const std::int64_t columns = product.columns;
@@ -136,16 +144,19 @@ void Normalize(const Product& product, float* row) {
     sum.partial[i] = Simd::Add(sum.partial[i], lanes.Load(row + c));
   });
   const Vector mean = Simd::Set(sum.Total() / static_cast<float>(columns));
-  RowSum squares;
+  RowSum deviations, squares;
   ForVectors(columns, [&](std::int64_t c, std::int64_t i, auto lanes) {
     lanes.Store(row + c, Simd::Sub(lanes.Load(row + c), mean));
     const Vector deviation = lanes.Load(row + c);  // 0 behind the row's end
+    deviations.partial[i] = Simd::Add(deviations.partial[i], deviation);
     squares.partial[i] = Simd::Fma(deviation, deviation, squares.partial[i]);
   });
-  const float variance = squares.Total() / static_cast<float>(columns);
+  const float rest = deviations.Total() / static_cast<float>(columns);
+  const float variance = NotNegative(squares.Total() / static_cast<float>(columns) - rest * rest);
+  const Vector correction = Simd::Set(rest);
   const Vector inverse = Simd::Set(1.0f / std::sqrt(variance + product.epsilon));
   ForVectors(columns, [&](std::int64_t c, std::int64_t, auto lanes) {
-    const Vector unit = Simd::Mul(lanes.Load(row + c), inverse);
+    const Vector unit = Simd::Mul(Simd::Sub(lanes.Load(row + c), correction), inverse);
     lanes.Store(row + c, Simd::Fma(unit, lanes.Load(product.norm_weight + c),
                                    lanes.Load(product.norm_bias + c)));
   });
