@@ -1,11 +1,8 @@
 """Exports of the many tiny models of one process, without what they would do again for each."""
 
-import contextlib
 import functools
 import hashlib
-import io
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +10,11 @@ import onnx
 import onnx_ir as ir
 import torch._export.utils
 import torch.onnx
+from checking import checked_here
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from attenuator.export import pipeline
 from attenuator.export.trace import PackedClassifier
-from attenuator.runtime.check import check_bundle
-from attenuator.runtime.device import CPU, Device
 
 __all__ = ["remember"]
 
@@ -91,15 +87,3 @@ def identity(classifier: PackedClassifier) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def checked_here(check_in_child: Callable[..., None]) -> Callable[..., None]:
-    """The check of a bundle in a process of its own, which on the CPU is made in this one."""
-
-    def check(folder: Path, *, device: Device = CPU) -> None:
-        if device.kind != "cpu":
-            return check_in_child(folder, device=device)
-        with contextlib.redirect_stdout(io.StringIO()):  # a line for each of its steps
-            return check_bundle(folder, device)
-
-    return check
