@@ -161,7 +161,7 @@ def test_the_clock_runs_texts_of_every_length(
 def test_the_choice_agrees_and_the_next_smaller_share_does_not(
     checkpoint: Callable[[str], Path], texts: Path, lines: list[str], tmp_path: Path
 ) -> None:
-    source, output = str(checkpoint("modernbert-mean")), tmp_path / "bundle"
+    source, output = str(checkpoint("encoder-softmax-post")), tmp_path / "bundle"
     manifest = export(source, attention="softmax", output=output, texts=texts, schedule="geometric", merge="none")
     chosen = manifest.provenance.selection
     assert chosen is not None
