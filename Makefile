@@ -52,6 +52,8 @@ demo: $(VENV)/.demo ## serve the bundled models on http://127.0.0.1:8000 (PORT=.
 	@$(BIN)/attenuator serve examples/bundles --host 127.0.0.1 --port $(PORT) || \
 		{ code=$$?; echo 'if the port is taken: make demo PORT=8001' >&2; exit $$code; }
 
+# Where PYTHONDONTWRITEBYTECODE is set, as in many images, each of a thousand processes would compile this project anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.setup cuda-on-host ## every test
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
