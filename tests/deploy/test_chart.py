@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from chart import CHART, ROOT, VALUES, WITHOUT_HELM, helm, rendered
@@ -30,6 +29,8 @@ def container(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("name", VALUES)
 def test_objects_keep_to_the_schemas_of_kubernetes(name: str, version: str) -> None:
+    import kubernetes_validate  # a grammar is compiled, which every process that collects tests would wait for
+
     objects = rendered(name)
     assert {"Deployment", "Service", "ServiceAccount", "NetworkPolicy"} <= set(objects)
     for kind, content in objects.items():

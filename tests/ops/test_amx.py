@@ -225,7 +225,8 @@ from harness import isa, run
 from yoso_cases import make
 saved = {}
 for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
-    for queries in ("all", "first"):
+    # Keys are hashed by tiles in the same way for the first query alone: a few widths of them will do.
+    for queries in ("all", "first") if head_dim in (9, 64, 255) else ("all",):
         lengths = (1, 7, 0, 8, 16, 17, 33, 40, 2, 90, 300)
         inputs = make(lengths, 2, head_dim, 24, np.random.default_rng(case).integers(1, 101, len(lengths)), queries)
         attributes = {"num_heads": 2, "hash_bits": 1 + 7 * case % 16, "queries": queries}
