@@ -1,5 +1,6 @@
 """Exported checkpoints: which there are, how they run, and what PyTorch says."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ def run(session: Any, manifest: Manifest, batch: list[Row]) -> dict[str, np.ndar
     return dict(zip(manifest.outputs, session.run(manifest.outputs, pack(batch, manifest)), strict=True))
 
 
+# A test asks the same checkpoint several times.
+reference_of = functools.lru_cache(maxsize=4)(reference)
+
+
 def eager_logits(checkpoint: Path, manifest: Manifest, batch: list[Row]) -> np.ndarray:
     """What PyTorch says about each row alone; `[B, labels]`."""
-    eager = reference(checkpoint)
+    eager = reference_of(checkpoint)
     typed = "token_type_ids" in manifest.inputs
     return np.stack([eager(row.token_ids, row.type_ids if typed else None) for row in batch])

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+import pytest
 import torch._export.utils
 import torch.onnx
 from checking import checked_here
@@ -16,7 +17,7 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from attenuator.export import pipeline
 from attenuator.export.trace import PackedClassifier
 
-__all__ = ["remember"]
+__all__ = ["remember", "trace_again"]
 
 # Larger models are traced again: they are few, and their graphs would fill the memory of the process.
 MOST_BYTES = 2**23
@@ -64,6 +65,11 @@ def traced_once(export: Callable[..., Any]) -> Callable[..., Any]:
         return program
 
     return traced
+
+
+def trace_again(patch: pytest.MonkeyPatch) -> None:
+    """Has models traced that were traced before, until the patch is undone."""
+    patch.setattr(torch.onnx, "export", torch.onnx.export.__wrapped__)  # type: ignore[attr-defined]
 
 
 def bytes_of(classifier: PackedClassifier) -> int:
