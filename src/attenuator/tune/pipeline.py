@@ -156,7 +156,8 @@ class Run:
 
     def say_how_long(self, count: int, every: int, fixed_s: float, each_s: float) -> None:
         """Says beforehand about how long it takes, and what does not fit."""
-        takes = f"{count} texts take about {minutes(fixed_s + count * each_s)}"
+        least_s = fixed_s + count * each_s
+        takes = f"{count} texts take about {minutes(least_s)}, {minutes(2 * least_s)} if few settings keep the answers"
         if count < every:
             takes += (
                 f" (--minutes {self.settings.minutes:g}); all {every} would take {minutes(fixed_s + every * each_s)}"
