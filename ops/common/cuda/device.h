@@ -98,6 +98,14 @@ __device__ inline void LoadMatricesTransposed(std::uint32_t (&out)[4], const voi
                : "r"(row));
 }
 
+// 2^x in the one instruction that exponentiates: 0 below -126, since it yields no denormal number;
+// NaN for NaN. exp2f is that instruction with four more around it, which keep denormal results.
+__device__ inline float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // Matrix products of a warp, c += a b, in the register layouts of PTX. With g = lane / 4 and t =
 // lane % 4: c[0], c[1] are row g, columns 2t, 2t + 1; c[2], c[3] the same of row g + 8 (16 x 8).
 // int8, 16 x 8 x 32: a[0], a[1] rows g, g + 8, k = 4t .. 4t + 3; a[2], a[3] the same at k + 16;

@@ -17,17 +17,8 @@ namespace attenuator::attention {
 constexpr float kLowest = -3.402823466e38f;
 constexpr int kTileThreads = 256;
 
-// 2^x, 0 below -126, so that no denormal number enters the second product; NaN for NaN. exp2f is
-// the same instruction with four more around it, which keep denormal results.
-__device__ inline float Exp2(float x) {
-#ifdef __CUDA_ARCH__
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-#else
-  return x < -126.0f ? 0.0f : exp2f(x);
-#endif
-}
+// No denormal number enters the second product.
+using cuda::Exp2;
 
 // Whether some row of the sequence does not see all keys.
 __device__ inline bool IsNarrow(const Item& item, int window, const KeyRange* ranges) {
