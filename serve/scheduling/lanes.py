@@ -19,7 +19,7 @@ from attenuator.serve.scheduling.times import Learned
 
 log = logging.getLogger(__name__)
 RESTART_S = 1.0
-INLINE_S = 0.001  # longest run that the event loop does itself: as long as other steps that it does not hand over
+INLINE_S = 0.003  # longest run that the event loop does itself: who comes meanwhile waits so long at most
 HANG_FACTOR = 10  # a batch may take this many times its predicted time, and the time of the setting besides
 FAILED = "the service failed to run this request"
 
@@ -136,7 +136,7 @@ class Lanes:
     async def _is_quick(self, job: Job) -> bool:
         """Whether the event loop may run a request itself: a short one, while nobody else could use the time.
 
-        Handing it to a thread and back takes a fifth of the time that the service adds to a short text alone.
+        Handing it to a thread and back takes 0.2 ms of CPU time, and delays the answer by 0.4 ms.
         """
         if self._running or self._queue.requests != 1:
             return False
