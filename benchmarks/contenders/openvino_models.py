@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders.documents import Documents
-from benchmarks.contenders.padded import Logits, in_order, over_batches, pad
+from benchmarks.contenders.padded import MOST_CALIBRATION_BATCHES, Logits, in_order, over_batches, pad
 
 INSTALLED = find_spec("openvino") is not None
 QUANTIZER_INSTALLED = INSTALLED and find_spec("nncf") is not None
-MOST_CALIBRATION_BATCHES = 10
 # Its modes: a batch at a time on all threads, or several batches beside one another.
 LATENCY, THROUGHPUT = "LATENCY", "THROUGHPUT"
 # Its hint, by what the tables call it. What int8 leaves in floating point it computes as it likes: in bf16 if it can.
