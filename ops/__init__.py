@@ -19,6 +19,7 @@ __all__ = [
     "KNOBS",
     "OPERATORS",
     "SEQUENCE_OUTPUTS",
+    "TOKENS",
     "attention_with",
     "has_part",
     "library_path",
@@ -71,6 +72,8 @@ BASELINE = next(operator for operator in OPERATORS if operator.key == "softmax")
 SEQUENCE_OUTPUTS: dict[str, Tensor] = {
     tensor.name: tensor for operator in OPERATORS for tensor in operator.outputs[1:] if tensor.axes == ("B",)
 }
+# What share of each text's tokens goes on.
+[TOKENS] = next(row.knobs for row in OPERATORS if any(item.name == "kept_cu_seqlens" for item in row.outputs))
 
 
 def attention_with(knob: str) -> list[str]:

@@ -37,6 +37,8 @@ export interface CalibrationInfo {
    * and no escalate; null where they run at the knobs' defaults
    */
   default_agreement?: number | null;
+  /** a sentence where keep loses answers at every speed, and what to do; null where it pays */
+  warning?: string | null;
   /** in order of length */
   buckets: readonly LengthBucket[];
   /** the exact one first */

@@ -19,7 +19,9 @@ from starlette.responses import Response
 
 from attenuator.api import CalibrationInfo, KnobInfo, LengthBucket, MeasuredAgreement, MeasuredSetting, ModelInfo
 from attenuator.calibration import keeping_default
+from attenuator.calibration.payoff import cannot_pay
 from attenuator.json_body import parse_json
+from attenuator.ops import TOKENS
 from attenuator.runtime import Device, Model, Row, RowResult
 from attenuator.runtime.batch import by_output
 from attenuator.runtime.entities import Tagging
@@ -372,6 +374,7 @@ def _calibration_info(model: Model) -> CalibrationInfo | None:
         texts=calibration.texts,
         explains=calibration.certainty is not None,
         default_agreement=default,
+        warning=cannot_pay(calibration, TOKENS.name),
         buckets=tuple(buckets),
         settings=tuple(settings),
     )

@@ -146,10 +146,12 @@ function caption(model, frontier) {
     return;
   }
   const { texts, low, high } = frontier.bucket;
-  byId("curve-note").textContent =
+  const parts = (calibration.warning ?? "").split("`").map((part, index) => (index % 2 ? html("code", null, part) : part));
+  const measured =
     `Measured beforehand on ${whole(texts)} texts of ${whole(low)} to ${whole(high)} tokens (${calibration.data}); ` +
     `shaded: how low it may be, at ${plain(calibration.confidence * 100)} % confidence.` +
     (calibration.default_agreement ? ` Requests that set nothing run where ${percent(calibration.default_agreement)} stayed the same.` : "");
+  byId("curve-note").replaceChildren(measured, " ", html("strong", null, ...parts));
 }
 
 function table(model, rows) {

@@ -308,6 +308,9 @@ class CalibrationInfo(Answer):
         description="share of answers that are estimated to be exact at what requests run at that set no knob, no goal "
         "and no escalate; null where they run at the knobs' defaults",
     )
+    warning: str | None = Field(
+        None, description="a sentence where keep loses answers at every speed, and what to do; null where it pays"
+    )
     buckets: tuple[LengthBucket, ...] = Field(description="in order of length")
     settings: tuple[MeasuredSetting, ...] = Field(description="the exact one first")
 

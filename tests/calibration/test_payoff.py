@@ -20,8 +20,8 @@ LOSING = [(1.0, [1000, 1000]), (0.9, [1000, 999]), (0.5, [985, 990]), (0.1, [700
 def test_it_names_what_was_measured_and_what_to_do() -> None:
     sentence = cannot_pay(parsed(calibration("0" * 64, [40, 90], measured(LOSING))), "keep")
     assert sentence == (
-        "on these 2000 texts no keep below 0.9 keeps 99 % of the exact answers: teach the checkpoint with "
-        "`attenuator adapt --keep`, unless it is taught already, or use int8"
+        "On these 2000 texts no keep below 0.9 keeps 99 % of the exact answers: teach the checkpoint with "
+        "`attenuator adapt --keep`, unless it is taught already, or use int8."
     )
 
 

@@ -3,14 +3,18 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import calibrations
 import pytest
 from browser import needs_browser
 from playground import browser, dots, expect, opened, text, turn, visit, without_default
 from service import Service
+
+from attenuator.bundle import read_manifest
 
 __all__ = ["browser", "visit"]  # fixtures
 pytestmark = needs_browser
@@ -59,7 +63,25 @@ def test_the_page_opens_where_requests_run_that_set_nothing(visit: Callable[...,
     assert (answer["chosen_by"], answer["knobs"]) == ("default", {"keep": 0.05, "alpha": 0.0})
     assert '"keep":0.05,"alpha":0,' in text(page, "code-curl")
     expect(page.locator("#handle")).to_have_attribute("aria-valuetext", re.compile("^2.4 × as fast, 99.6 % the same: "))
-    assert "Requests that set nothing run where 99 % stayed the same." in text(page, "curve-note")
+    assert text(page, "curve-note").strip().endswith("Requests that set nothing run where 99 % stayed the same.")
+    assert one.stop() == 0, one.log()
+
+
+def test_a_model_that_loses_answers_at_every_share_is_shown_with_what_to_do(
+    visit: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The sentence that `calibrate` and `inspect` print."""
+    folder = Path(shutil.copytree(BUNDLES / "reviews-mca", tmp_path / "reviews-mca"))
+    settings = [({"keep": share, "alpha": 0.0}, [count]) for share, count in ((1.0, 1000), (0.5, 980), (0.1, 900))]
+    calibrations.write(folder, calibrations.calibration(read_manifest(folder).revision, [4096], settings))
+    one = Service([folder])
+    sentence = (
+        "On these 1000 texts no keep below 0.9 keeps 99 % of the exact answers: teach the checkpoint with "
+        "`attenuator adapt --keep`, unless it is taught already, or use int8."
+    )
+    [listed] = one.client.get("/v1/models").json()["models"]
+    assert listed["calibration"]["warning"] == sentence
+    expect(visit(one).locator("#curve-note strong")).to_have_text(sentence.replace("`", ""))
     assert one.stop() == 0, one.log()
 
 

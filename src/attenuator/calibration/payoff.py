@@ -38,7 +38,7 @@ def warning(
 
 
 def cannot_pay(calibration: Calibration, knob: str, agreement: float = AGREEMENT) -> str | None:
-    """As `warning`, from a calibration: of settings that differ from the exact one in that knob alone.
+    """As `warning`, a whole sentence, from a calibration: of settings that differ from the exact one in that knob.
 
     Args:
         calibration: of a bundle.
@@ -52,4 +52,5 @@ def cannot_pay(calibration: Calibration, knob: str, agreement: float = AGREEMENT
         if others == {knob}:
             same = sum(row.successes for row in setting.agreement)
             kept[setting.knobs[knob]] = same / sum(row.trials for row in setting.agreement)
-    return warning(knob, calibration.texts, kept, agreement, rounded=calibration.reference is not None)
+    advice = warning(knob, calibration.texts, kept, agreement, rounded=calibration.reference is not None)
+    return advice and f"{advice[0].upper()}{advice[1:]}."

@@ -9,10 +9,8 @@ from attenuator.calibration.proportions import fewest_texts
 from attenuator.calibration.schema import Calibration, Latency, Setting, shown
 from attenuator.commands.calibrated_lists import show_lists
 from attenuator.commands.capacity import timed_place, times_of
-from attenuator.ops import OPERATORS
+from attenuator.ops import TOKENS
 
-# The knob of the operator that says how many tokens go on.
-[TOKENS] = next(row.knobs for row in OPERATORS if any(item.name == "kept_cu_seqlens" for item in row.outputs))
 GOALS = (0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -49,7 +47,7 @@ def show_calibration(console: Console, calibration: Calibration) -> None:
             style="dim",
         )
     if advice := cannot_pay(calibration, TOKENS.name):
-        console.print(f"{advice[0].upper()}{advice[1:]}.", style="bold")
+        console.print(advice, style="bold")
     accuracy = ", ".join(f"{row.value:.3f}" for row in exact.accuracy)
     console.print(
         f"Measured on {calibration.texts} texts of {calibration.data}, at {100 * calibration.confidence:g} % confidence"

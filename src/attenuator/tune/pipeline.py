@@ -338,7 +338,7 @@ class Run:
                 f"{selected(exact.manifest)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
         if advice := cannot_pay(exact.outcome.calibration, KNOB.name, self.settings.min_agreement):
-            rows.append(f"{advice[0].upper()}{advice[1:]}.")
+            rows.append(advice)
         rows += [self.taught] if self.taught else []
         own, *others = attentions_of(self.source)
         if others:
