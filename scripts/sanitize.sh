@@ -46,5 +46,6 @@ done
 if [ "$best" = avx512_vnni ]; then
   echo "sanitize: avx512_amx, emulated where this machine has none"
   export ATTENUATOR_AMX_LIBRARY=$PWD/$build/ops/libattenuator_ops_amx.so
-  tests tests/ops/test_amx.py -k "any_shape or for_every_length or not_finite" "$@" # what reaches memory by tiles
+  # What reaches memory by tiles.
+  tests tests/ops/test_amx.py tests/ops/test_softmax_amx.py -k "any_shape or for_every_length or not_finite or maxima" "$@"
 fi

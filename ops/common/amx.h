@@ -63,11 +63,21 @@ template <int kTile>
 inline void StoreTile(void* base, std::int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(base), "r"(stride), "i"(kTile) : "memory");
 }
+template <int kTile>
+inline void ZeroTile() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
 // sums[m][n] += sum over k of signed_bytes[m][k] * unsigned_bytes[k / 4][n][k % 4], in int32.
 template <int kSums, int kSignedBytes, int kUnsignedBytes>
 inline void DotTiles() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kSignedBytes),
                "i"(kUnsignedBytes));
+}
+// sums[m][n] += sum over k of unsigned_bytes[m][k] * signed_bytes[k / 4][n][k % 4].
+template <int kSums, int kUnsignedBytes, int kSignedBytes>
+inline void DotTilesUnsignedFirst() {
+  asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kUnsignedBytes),
+               "i"(kSignedBytes));
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ void AnyTile(const Step& step) {
 void Multiply(int which) {
   if (which == 0) DotTiles<0, 1, 2>();
   if (which == 1) DotTiles<7, 6, 5>();
+  if (which == 2) DotTilesUnsignedFirst<3, 4, 2>();
 }
 
 }  // namespace

@@ -1,16 +1,13 @@
 """Hashing by AMX tiles, on emulated ones where the processor has none: the same machine code either way."""
 
 import ctypes
-import functools
-import os
-from pathlib import Path
 
 import harness
 import numpy as np
 import pytest
 from harness import TESTS, Array
+from tiles import in_process, loaded
 
-ROOT = TESTS.parents[1]
 LOAD, STORE, MULTIPLY, CONFIGURE, RELEASE, STORE_CONFIGURATION = range(6)
 ROWS, BYTES = 16, 64
 MULTIPLIED = (MULTIPLY, 0, ())
@@ -23,30 +20,16 @@ class Step(ctypes.Structure):
     ]  # fmt: skip
 
 
-def amx_library() -> Path:
-    """`ATTENUATOR_AMX_LIBRARY`, or what an editable installation leaves in its build folder."""
-    override = os.environ.get("ATTENUATOR_AMX_LIBRARY")
-    return Path(override) if override else next(ROOT.glob("build/py3-none-*/ops/libattenuator_ops_amx.so"), Path("-"))
-
-
-in_process = functools.partial(harness.in_process, ATTENUATOR_OPS_LIBRARY=str(amx_library()))
-
 if harness.isa("SoftmaxAttention") in ("avx2", "avx512"):  # naming YosoAttention would ask for AMX
     pytest.skip("hashing by tiles is written for processors with AVX-512 VNNI", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    """Not at collection: a machine that runs other tests alone, such as one with a GPU, need not have it."""
-    assert amx_library().is_file(), "the operators with emulated AMX are not built: run `make build`"
-
-
-@pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(amx_library()))
-    loaded.attenuator_amx_instructions.restype = ctypes.c_int64
-    assert loaded.attenuator_amx_enable() == 1
-    return loaded
+    """Not at collection: a machine that runs other tests alone, such as one with a GPU, need not have it."""
+    library = loaded()
+    assert library.attenuator_amx_enable() == 1
+    return library
 
 
 def configuration(shapes: dict[int, tuple[int, int]]) -> Array:
@@ -70,14 +53,14 @@ def guarded(rows: int, stride: int) -> Array:
     return np.full((rows, stride), GUARD, np.uint8)
 
 
-@pytest.mark.parametrize("tiles", [(0, 0, 1, 2), (1, 7, 6, 5)], ids=str)
+@pytest.mark.parametrize("tiles", [(0, 0, 1, 2), (1, 7, 6, 5), (2, 3, 4, 2)], ids=str)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_product_of_tiles_of_any_shape(library: ctypes.CDLL, seed: int, tiles: tuple[int, int, int, int]) -> None:
     which, sums_tile, a_tile, b_tile = tiles
     rng = np.random.default_rng(seed)
     rows, depth, columns = (int(size) for size in rng.integers(1, 17, 3)) if seed else (16, 16, 16)
-    a = rng.integers(-128, 128, (rows, 4 * depth)).astype(np.int8)
-    b = rng.integers(0, 256, (depth, 4 * columns)).astype(np.uint8)
+    a, b = rng.integers(0, 256, (rows, 4 * depth), np.uint8), rng.integers(0, 256, (depth, 4 * columns), np.uint8)
+    a, b = (a, b.view(np.int8)) if which == 2 else (a.view(np.int8), b)  # which of them is signed
     sums = rng.integers(-(2**31), 2**31, (rows, columns)).astype(np.int32)
     expected = sums + np.einsum(  # wraps around
         "mki,kni->mn", a.reshape(rows, depth, 4).astype(np.int32), b.reshape(depth, columns, 4).astype(np.int32)
@@ -125,8 +108,8 @@ MISUSE = {
 
 def misuse(fault: str) -> None:
     """Ends the process."""
-    loaded = ctypes.CDLL(str(amx_library()))
-    loaded.attenuator_amx_enable()
+    library = loaded()
+    library.attenuator_amx_enable()
     steps = []
     for kind, tile, argument in MISUSE[fault]:
         memory = guarded(ROWS, BYTES)
@@ -137,7 +120,7 @@ def misuse(fault: str) -> None:
         elif kind == CONFIGURE:
             memory = configuration(argument)
         steps.append((kind, tile, memory, BYTES))
-    run_steps(loaded, steps)
+    run_steps(library, steps)
 
 
 @pytest.mark.parametrize("fault", MISUSE)
@@ -218,10 +201,10 @@ def test_rows_that_are_not_finite_are_refused_and_tiles_left_as_they_were(
 
 
 COMPUTE = """
-import ctypes, sys
+import sys
 import numpy as np
-from attenuator.ops import library_path
 from harness import isa, run
+from tiles import loaded
 from yoso_cases import make
 saved = {}
 for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
@@ -231,9 +214,7 @@ for case, head_dim in enumerate((8, 9, 31, 33, 48, 64, 65, 127, 168, 255, 256)):
         inputs = make(lengths, 2, head_dim, 24, np.random.default_rng(case).integers(1, 101, len(lengths)), queries)
         attributes = {"num_heads": 2, "hash_bits": 1 + 7 * case % 16, "queries": queries}
         saved[f"{head_dim} {queries}"] = run("yoso", inputs, attributes, threads=2)[0]
-library = ctypes.CDLL(str(library_path()))
-library.attenuator_amx_instructions.restype = ctypes.c_int64
-np.savez(sys.argv[1], isa=isa(), emulated=library.attenuator_amx_instructions(), **saved)
+np.savez(sys.argv[1], isa=isa(), emulated=loaded().attenuator_amx_instructions(), **saved)
 """
 
 

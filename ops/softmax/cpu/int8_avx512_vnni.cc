@@ -27,49 +27,78 @@ namespace {
 
 using namespace attention;
 
+// vpdpbusd takes four keys at a time: [keys / 4, columns, 4].
+struct ValueLayout {
+  static constexpr std::int64_t kKeys = 4;  // that are stored together
+  std::int64_t length;
+  std::int64_t columns;
+
+  std::int64_t bytes() const { return Fours(length) * columns; }
+
+  // A vector of columns from `column` on of the keys from j on. four_keys(j): [column, 4] of four.
+  template <class FourKeys>
+  void Store(std::int8_t* values, std::int64_t j, std::int64_t column,
+             const FourKeys& four_keys) const {
+    _mm512_storeu_si512(values + j * columns + column * 4, four_keys(j));
+  }
+};
+constexpr std::int64_t kKeySlack = 0;  // keys behind the last four that are read, and not used
+
 #include "ops/softmax/cpu/int8_round.inl"
 //
-#include "ops/softmax/cpu/int8_tile.inl"
+#include "ops/softmax/cpu/int8_weigh.inl"
 
-// Rows from `begin` on that are computed together.
-struct Rows {
-  std::int64_t begin;
-  std::int64_t count;
-  std::int64_t pitch;  // count in whole vectors
-};
+// Four bytes in every lane.
+[[gnu::always_inline]] inline Integers Broadcast(const void* bytes) {
+  std::int32_t four;
+  __builtin_memcpy(&four, bytes, 4);
+  return Simd::Set(four);
+}
 
-// Keys [first, last), in whole fours from `low` on.
-struct Keys {
-  std::int64_t first;
-  std::int64_t last;
-  std::int64_t low;
-  std::int64_t count;
-
-  Keys(std::int64_t from, std::int64_t to)
-      : first(from), last(to), low(from / 4 * 4), count(Fours(to) - low) {}
-};
-
-// Whether the last key is a key block of its own: the bytes of other weights would be next to
-// nothing beside one that counts often.
-inline bool LastApart(const Head& head) { return head.last_key_rows != 1; }
-
-// Calls visit(keys, masked) for each range of keys that the rows see, in order. A key that all see
-// comes apart from the others, as in ForKeys of block.inl, and so does one that stands for several.
-template <class Visit>
-inline void ForKeyBlocks(const Head& head, const Rows& rows, const Visit& visit) {
-  const std::int64_t end = rows.begin + rows.count;
-  std::int64_t low = 0, high = head.length;
-  if (head.window > 0) {
-    low = Larger(SeenBegin(head, rows.begin), head.global_token ? 1 : 0);
-    high = Smaller(SeenEnd(head, end - 1), head.length);
-    if (head.global_token) visit(Keys(0, 1), false);
+// sums[r, :] += products of the bytes of a(r, k), broadcast, and those of b(k), a vector: unsigned
+// times signed. From one k to the next it is a_step and b_step bytes, from one r a_stride.
+template <int kRows, int kVectors>
+[[gnu::always_inline]] inline void MultiplyBytes(const std::uint8_t* a, std::int64_t a_stride,
+                                                 std::int64_t a_step, const std::int8_t* b,
+                                                 std::int64_t b_step, std::int64_t depth,
+                                                 Integers (&sums)[kRows][kVectors]) {
+  for (std::int64_t k = 0; k < depth; k += 4, a += a_step, b += b_step) {
+    Integers line[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) line[v] = _mm512_loadu_si512(b + v * 64);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Integers x = Broadcast(a + r * a_stride);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Dot(sums[r][v], x, line[v]);
+    }
   }
-  for (std::int64_t first = low, last; first < high; first = last) {
-    last = Smaller((first / kInt8KeyBlock + 1) * kInt8KeyBlock, high);
-    if (LastApart(head) && last == head.length && first < last - 1) --last;
-    const bool masked =
-        head.window > 0 && (first < SeenBegin(head, end - 1) || last > SeenEnd(head, rows.begin));
-    visit(Keys(first, last), masked);
+}
+
+// Rows that keep enough sums in flight to hide the latency of one, with so many vectors.
+template <int kVectors>
+inline constexpr int kTileRows = kVectors > 2 ? 4 : 8;
+
+// Scores of kKeys keys and kVectors vectors of lanes from `lane` on, taken into `most` too.
+template <int kKeys, int kVectors>
+inline void ScoreBytes(const std::uint8_t* keys, std::int64_t depth, std::int64_t pitch,
+                       std::int64_t lane, std::int32_t* scores, const Int8Scratch& scratch) {
+  Integers sums[kKeys][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kKeys; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Load(scratch.start + lane + v * kWidth);
+  }
+  MultiplyBytes(keys, depth, 4, scratch.query + lane * 4, 4 * pitch, depth, sums);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    Integers most = Simd::Load(scratch.most + lane + v * kWidth);
+#pragma GCC unroll 8
+    for (int r = 0; r < kKeys; ++r) {
+      Simd::Store(scores + r * pitch + lane + v * kWidth, sums[r][v]);
+      most = Simd::Max(most, sums[r][v]);
+    }
+    Simd::Store(scratch.most + lane + v * kWidth, most);
   }
 }
 
@@ -92,37 +121,31 @@ inline void Score(const Head& head, const Rounded& rounded, const Rows& rows, co
   });
 }
 
-// Hides what rows do not see, and finds the largest scores again.
-inline void Adjust(const Head& head, const Rows& rows, const Keys& keys, bool masked,
-                   const Int8Scratch& scratch) {
-  const std::int64_t pitch = rows.pitch;
-  std::int32_t* const scores = scratch.scores - keys.low * pitch;
-  if (masked) {
-    Mask(head, rows.begin, rows.count, keys.first, keys.last,
-         reinterpret_cast<float*>(scores + keys.first * pitch), pitch);
+// Adds weights [keys, pitch] times values to kTileRows rows of `kept` from `row` on, whose earlier
+// sums are scaled first where there are any.
+template <int kVectors>
+inline void AddBytes(const std::uint8_t* weights, std::int64_t pitch, const std::int8_t* values,
+                     std::int64_t columns, std::int64_t keys, std::int64_t row, bool any,
+                     float* kept, const Int8Scratch& scratch) {
+  constexpr int kRows = kTileRows<kVectors>;
+  Integers sums[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Set(0);
   }
-  const Integers unseen = _mm512_castps_si512(Simd::Set(-__builtin_inff()));
-  for (std::int64_t lane = 0; lane < pitch; lane += kWidth) {
-    Integers most = unseen;
-    for (std::int64_t j = keys.low; j < keys.low + keys.count; ++j) {
-      std::int32_t* const at = scores + j * pitch + lane;
-      if (j < keys.first || j >= keys.last) Simd::Store(at, unseen);
-      most = Simd::Max(most, Simd::Load(at));
+  MultiplyBytes(weights + row * 4, 4, 4 * pitch, values, 4 * columns, keys, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    float* const line = kept + (row + r) * columns;
+    const Vector old_factor = Simd::Set(scratch.old_factor[row + r]);
+    const Vector new_factor = Simd::Set(scratch.new_factor[row + r]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Vector sum = Simd::Mul(Simd::FloatOf(sums[r][v]), new_factor);
+      if (any) sum = Simd::Fma(Simd::Load(line + v * kWidth), old_factor, sum);
+      Simd::Store(line + v * kWidth, sum);
     }
-    Simd::Store(scratch.most + lane, most);
-  }
-}
-
-// Weights of a key block from its scores.
-template <bool kSome>
-inline void Weigh(const Rows& rows, const Keys& keys, std::uint8_t* weights,
-                  const Int8Scratch& scratch) {
-  std::int64_t lane = 0;
-  for (; lane + 2 * kWidth <= rows.pitch; lane += 2 * kWidth) {
-    WeighLanes<kSome, 2>(lane, keys.count, rows.pitch, scratch.scores, weights, scratch);
-  }
-  if (lane < rows.pitch) {
-    WeighLanes<kSome, 1>(lane, keys.count, rows.pitch, scratch.scores, weights, scratch);
   }
 }
 
@@ -137,120 +160,18 @@ inline void AddValues(const Head& head, const Rounded& rounded, const Rows& rows
   });
 }
 
-inline void Write(const Head& head, const Rounded& rounded, const Rows& rows, float* output,
-                  std::int64_t output_stride, const Int8Scratch& scratch) {
-  const std::int64_t columns = Padded(head.value_dim);
-  for (std::int64_t i = 0; i < rows.count; ++i) {
-    const Vector inverse = Simd::Set(scratch.poison[i] / scratch.sum[i]);
-    for (std::int64_t c = 0; c < head.value_dim; c += kWidth) {
-      const Vector mean = Simd::Mul(Simd::Load(scratch.kept + i * columns + c), inverse);
-      const Vector y =
-          Simd::Fma(mean, Simd::Load(rounded.value_scale + c), Simd::Load(rounded.value_mean + c));
-      Simd::StoreFirst(output + i * output_stride + c, y, Smaller(head.value_dim - c, kWidth));
-    }
+// Sums of rows i to i + 3 in a vector of columns from c on.
+inline void LoadKept(const Rows&, std::int64_t columns, std::int64_t i, std::int64_t c,
+                     const Int8Scratch& scratch, Vector (&kept)[4]) {
+  for (std::int64_t r = 0; r < 4; ++r) {
+    kept[r] = Simd::Load(scratch.kept + (i + r) * columns + c);
   }
 }
 
-// maxima[j] = max(maxima[j], max over rows of the weight of key j, relative to its row's sum).
-inline void TakeMaxima(const Rows& rows, const Keys& keys, const std::uint8_t* weights,
-                       const float* factors, float* maxima) {
-  const Integers byte = Simd::Set(0xFF);
-  for (std::int64_t j = 0; j < keys.count; j += 4) {
-    Vector most[4] = {Simd::Zero(), Simd::Zero(), Simd::Zero(), Simd::Zero()};
-    for (std::int64_t lane = 0; lane < rows.count; lane += kWidth) {
-      const Integers four = _mm512_loadu_si512(weights + j * rows.pitch + lane * 4);
-      const Vector factor = Simd::Load(factors + lane);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const Integers weight = _mm512_and_si512(_mm512_srli_epi32(four, 8 * i), byte);
-        most[i] = Simd::Max(Simd::Mul(Simd::FloatOf(weight), factor), most[i]);
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t key = keys.low + j + i;
-      if (key < keys.first || key >= keys.last) continue;
-      const float largest = Simd::Largest(most[i]);
-      maxima[key] = largest > maxima[key] ? largest : maxima[key];
-    }
-  }
-}
+#include "ops/softmax/cpu/int8_block.inl"
 
-// The same over all key blocks of rows whose weights are kept.
-inline void AllMaxima(const Head& head, const Rows& rows, std::uint64_t unusable,
-                      const Int8Scratch& scratch, float* maxima) {
-  const Vector one = Simd::Set(1.0f), least = Simd::Set(-125.99f);
-  const std::uint8_t* weights = scratch.weights;
-  const float* tops = scratch.tops;
-  float* const factors = scratch.new_factor;
-  ForKeyBlocks(head, rows, [&](const Keys& keys, bool) {
-    for (std::int64_t lane = 0; lane < rows.pitch; lane += kWidth) {
-      const Vector below = Simd::Sub(Simd::Load(tops + lane), Simd::Load(scratch.maximum + lane));
-      const Vector share =
-          Simd::Div(Simd::Load(scratch.poison + lane), Simd::Load(scratch.sum + lane));
-      Simd::Store(factors + lane, Simd::Mul(Simd::Exp2(below, one, least), share));
-    }
-    for (std::int64_t lane = 0; lane < rows.pitch; ++lane) {
-      if (lane >= rows.count || (unusable >> lane & 1) != 0) factors[lane] = 0;
-    }
-    TakeMaxima(rows, keys, weights, factors, maxima);
-    weights += keys.count * rows.pitch;
-    tops += kQueryBlock;
-  });
-}
-
-// The rows whose weights no bytes stand for: beside a large weight, a tail of small ones that all
-// rounded down, or up, moved the row's sum by more than a 64th.
-inline std::uint64_t Unusable(const Rows& rows, const Int8Scratch& scratch) {
-  std::uint64_t bits = 0;
-  for (std::int64_t i = 0; i < rows.count; ++i) {
-    if (scratch.lost[i] > 2 * scratch.sum[i]) bits |= std::uint64_t{1} << i;
-  }
-  return bits;
-}
-
-// One block of rows over all the keys that they see; which of them are not usable.
-inline std::uint64_t AttendBlock(const Head& head, const Rounded& rounded, const Rows& rows,
-                                 float* output, std::int64_t output_stride, float* maxima,
-                                 const Int8Scratch& scratch) {
-  RoundQueries(head, *rounded.key_factor, rows.begin, rows.count, rows.pitch, scratch);
-  std::uint8_t* weights = scratch.weights;
-  float* tops = maxima == nullptr ? nullptr : scratch.tops;
-  bool any = false;
-  ForKeyBlocks(head, rows, [&](const Keys& keys, bool masked) {
-    const bool apart = LastApart(head) && keys.last == head.length;
-    Score(head, rounded, rows, keys, scratch);
-    if (masked || keys.count != keys.last - keys.first) {
-      Adjust(head, rows, keys, masked, scratch);
-      Weigh<true>(rows, keys, weights, scratch);
-    } else {
-      Weigh<false>(rows, keys, weights, scratch);
-    }
-    TakeWeights(rows.pitch, apart ? __builtin_log2f(head.last_key_rows) : 0, tops, scratch);
-    AddValues(head, rounded, rows, keys, weights, any, scratch);
-    any = true;
-    if (maxima == nullptr) return;
-    weights += keys.count * rows.pitch;
-    tops += kQueryBlock;
-  });
-  Write(head, rounded, rows, output, output_stride, scratch);
-  const std::uint64_t unusable = Unusable(rows, scratch);
-  if (maxima != nullptr) AllMaxima(head, rows, unusable, scratch, maxima);
-  return unusable;
-}
-
-std::uint64_t Attend(const Head& unchecked, const std::byte* memory, std::int64_t begin,
-                     std::int64_t end, float* output, std::int64_t output_stride, float* maxima,
-                     float* scratch_memory) {
-  const Head head = Normalized(unchecked);
-  const Rounded rounded(head, const_cast<std::byte*>(memory));
-  if (!rounded.usable()) return ~std::uint64_t{0};
-  const Int8Scratch scratch(unchecked, maxima != nullptr, scratch_memory);
-  const std::int64_t count = end - begin;
-  return AttendBlock(head, rounded, {.begin = begin, .count = count, .pitch = Padded(count)},
-                     output, output_stride, maxima, scratch);
-}
-
-constexpr Int8Kernels kKernels{.round = RoundHead, .attend = Attend};
+constexpr Int8Kernels kKernels{
+    .rounded_bytes = Rounded::Bytes, .round = RoundHead, .attend = Attend};
 
 }  // namespace
 

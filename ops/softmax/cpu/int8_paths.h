@@ -15,6 +15,8 @@ using attention::kQueryBlock;
 
 // Entry points of one instruction set.
 struct Int8Kernels {
+  // Memory that rounded keys and values of a head take, a multiple of 64.
+  std::int64_t (*rounded_bytes)(const Head& head);
   // Rounds keys and values.
   void (*round)(const Head& head, std::byte* rounded);
   // Rows [begin, end), at most kQueryBlock of them. Bit i of the result: rounding moved the sum of
@@ -27,6 +29,7 @@ struct Int8Kernels {
 };
 
 const Int8Kernels& Int8KernelsAvx512Vnni();
+const Int8Kernels& Int8KernelsAvx512Amx();
 
 // Keys that are scored before their values are added up. Boundaries lie at multiples of it from
 // the start of the sequence, whatever the rows, so that no row's sums depend on its neighbours.
@@ -38,9 +41,10 @@ constexpr std::int64_t Fours(std::int64_t count) { return (count + 3) / 4 * 4; }
 // The most pieces that ForKeyBlocks cuts the keys of a row block into.
 constexpr std::int64_t Int8Pieces(const Head& head) { return BlockKeys(head) / kInt8KeyBlock + 4; }
 
-// Weights, a byte each, that a row block keeps: of one key block, or of all keys for maxima.
+// Weights, a byte each, that a row block keeps: of one key block, or of all keys for maxima. Tiles
+// read up to 60 keys more, as zeros.
 constexpr std::int64_t Int8WeightFloats(const Head& head, bool maxima) {
-  const std::int64_t keys = BlockKeys(head) + 8 * Int8Pieces(head);
+  const std::int64_t keys = BlockKeys(head) + 8 * Int8Pieces(head) + 60;
   return kQueryBlock / 4 * (maxima && keys > kInt8KeyBlock ? keys : kInt8KeyBlock);
 }
 

@@ -2,7 +2,8 @@
 //
 // Keys and values are read twice, row after row: for the mean and range of each column, and to
 // round them. Columns come in pieces of up to four vectors, so that all of these stay in registers.
-// Included inside the anonymous namespace of int8_avx512_vnni.cc.
+// Included inside the anonymous namespace of int8_avx512_vnni.cc and int8_avx512_amx.cc, behind
+// their ValueLayout and kKeySlack.
 
 using Integers = Simd::Integers;
 
@@ -25,7 +26,7 @@ struct Rounded {
   float* key_factor;
   float* value_scale;   // [padded value_dim], of each column
   float* value_mean;    // [padded value_dim], which was subtracted before rounding
-  std::int8_t* values;  // [keys / 4, padded value_dim, 4]
+  std::int8_t* values;  // as ValueLayout says
   std::uint8_t* keys;   // [keys, head_dim in fours]: the number plus 128
 
   Rounded(const Head& head, std::byte* memory)
@@ -33,8 +34,18 @@ struct Rounded {
         value_scale(key_factor + kWidestVector),
         value_mean(value_scale + PaddedToVectors(head.value_dim)),
         values(reinterpret_cast<std::int8_t*>(value_mean + PaddedToVectors(head.value_dim))),
-        keys(reinterpret_cast<std::uint8_t*>(values) +
-             Fours(head.length) * PaddedToVectors(head.value_dim)) {}
+        keys(reinterpret_cast<std::uint8_t*>(values) + LayoutOf(head).bytes()) {}
+
+  static ValueLayout LayoutOf(const Head& head) {
+    return {.length = head.length, .columns = Padded(head.value_dim)};
+  }
+
+  // A multiple of 64.
+  static std::int64_t Bytes(const Head& head) {
+    const std::int64_t floats = kWidestVector + 2 * PaddedToVectors(head.value_dim);
+    const std::int64_t keys = (Fours(head.length) + kKeySlack) * Fours(head.head_dim);
+    return (floats * 4 + LayoutOf(head).bytes() + keys + 63) / 64 * 64;
+  }
 
   bool usable() const { return *key_factor == *key_factor; }
 };
@@ -55,7 +66,7 @@ struct Int8Scratch {
   float* lost;            // [64], how much rounding moved that, key block by key block, in 128ths
   float* old_factor;      // [64], what sums so far are multiplied by
   float* new_factor;      // [64], what the key block's sums are multiplied by
-  float* kept;            // [64, padded value_dim]
+  float* kept;            // sums of weights times values: LoadKept has the layout
   std::uint8_t* weights;  // [keys / 4, pitch, 4]: 255 is the largest of the key block
   float* tops;            // [Int8Pieces, 64], `maximum` of each key block alone; for maxima
 
@@ -198,7 +209,7 @@ inline float RoundKeys(const Head& head, std::uint8_t* keys) {
 
 // Values less the mean of their column, a scale a column; whether all are finite.
 inline bool RoundValues(const Head& head, const Rounded& to) {
-  const std::int64_t stride = Padded(head.value_dim);
+  const ValueLayout layout = Rounded::LayoutOf(head);
   bool finite = true;
   ForVectors(head.value_dim, [&]<int kVectors>(std::int64_t c) {
     Integers distance[kVectors];
@@ -217,10 +228,12 @@ inline bool RoundValues(const Head& head, const Rounded& to) {
         if (j >= head.length) return Simd::Set(0);
         return Rounding(Simd::Sub(columns.Load(j, v), mean), inverse);
       };
-      for (std::int64_t j = 0; j < head.length; j += 4) {
+      const auto four_keys = [&](std::int64_t j) {
         const Integers first = _mm512_packs_epi32(number(j), number(j + 1));
-        const Integers second = _mm512_packs_epi32(number(j + 2), number(j + 3));
-        _mm512_storeu_si512(to.values + j * stride + column * 4, PackBytes<true>(first, second));
+        return PackBytes<true>(first, _mm512_packs_epi32(number(j + 2), number(j + 3)));
+      };
+      for (std::int64_t j = 0; j < head.length; j += ValueLayout::kKeys) {
+        layout.Store(to.values, j, column, four_keys);
       }
     }
   });

@@ -1,59 +1,23 @@
-// Register tiles of products of bytes, and the weights between the two products.
-// Included inside the anonymous namespace of int8_avx512_vnni.cc.
+// Rows and keys that are computed together, and the weights between the two products.
+// Included inside the anonymous namespace of int8_avx512_vnni.cc and int8_avx512_amx.cc.
 
-// Four bytes in every lane.
-[[gnu::always_inline]] inline Integers Broadcast(const void* bytes) {
-  std::int32_t four;
-  __builtin_memcpy(&four, bytes, 4);
-  return Simd::Set(four);
-}
+// Rows from `begin` on that are computed together.
+struct Rows {
+  std::int64_t begin;
+  std::int64_t count;
+  std::int64_t pitch;  // count in whole vectors
+};
 
-// sums[r, :] += products of the bytes of a(r, k), broadcast, and those of b(k), a vector: unsigned
-// times signed. From one k to the next it is a_step and b_step bytes, from one r a_stride.
-template <int kRows, int kVectors>
-[[gnu::always_inline]] inline void MultiplyBytes(const std::uint8_t* a, std::int64_t a_stride,
-                                                 std::int64_t a_step, const std::int8_t* b,
-                                                 std::int64_t b_step, std::int64_t depth,
-                                                 Integers (&sums)[kRows][kVectors]) {
-  for (std::int64_t k = 0; k < depth; k += 4, a += a_step, b += b_step) {
-    Integers line[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) line[v] = _mm512_loadu_si512(b + v * 64);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Integers x = Broadcast(a + r * a_stride);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) Dot(sums[r][v], x, line[v]);
-    }
-  }
-}
+// Keys [first, last), in whole fours from `low` on.
+struct Keys {
+  std::int64_t first;
+  std::int64_t last;
+  std::int64_t low;
+  std::int64_t count;
 
-// Rows that keep enough sums in flight to hide the latency of one, with so many vectors.
-template <int kVectors>
-inline constexpr int kTileRows = kVectors > 2 ? 4 : 8;
-
-// Scores of kKeys keys and kVectors vectors of lanes from `lane` on, taken into `most` too.
-template <int kKeys, int kVectors>
-inline void ScoreBytes(const std::uint8_t* keys, std::int64_t depth, std::int64_t pitch,
-                       std::int64_t lane, std::int32_t* scores, const Int8Scratch& scratch) {
-  Integers sums[kKeys][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kKeys; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Load(scratch.start + lane + v * kWidth);
-  }
-  MultiplyBytes(keys, depth, 4, scratch.query + lane * 4, 4 * pitch, depth, sums);
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    Integers most = Simd::Load(scratch.most + lane + v * kWidth);
-#pragma GCC unroll 8
-    for (int r = 0; r < kKeys; ++r) {
-      Simd::Store(scores + r * pitch + lane + v * kWidth, sums[r][v]);
-      most = Simd::Max(most, sums[r][v]);
-    }
-    Simd::Store(scratch.most + lane + v * kWidth, most);
-  }
-}
+  Keys(std::int64_t from, std::int64_t to)
+      : first(from), last(to), low(from / 4 * 4), count(Fours(to) - low) {}
+};
 
 // 2^-(z / 32) * 255 * 128 of words z from 0 on: 32nds from a table, the rest by a shift.
 [[gnu::always_inline]] inline Integers Power(Integers z, Integers table) {
@@ -142,33 +106,5 @@ inline void TakeWeights(std::int64_t pitch, float term, float* tops, const Int8S
     Simd::Store(scratch.old_factor + lane, old_factor);
     Simd::Store(scratch.new_factor + lane, new_factor);
     if (tops != nullptr) Simd::Store(tops + lane, top);
-  }
-}
-
-// Adds weights [keys, pitch] times values to kTileRows rows of `kept` from `row` on, whose earlier
-// sums are scaled first where there are any.
-template <int kVectors>
-inline void AddBytes(const std::uint8_t* weights, std::int64_t pitch, const std::int8_t* values,
-                     std::int64_t columns, std::int64_t keys, std::int64_t row, bool any,
-                     float* kept, const Int8Scratch& scratch) {
-  constexpr int kRows = kTileRows<kVectors>;
-  Integers sums[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = Simd::Set(0);
-  }
-  MultiplyBytes(weights + row * 4, 4, 4 * pitch, values, 4 * columns, keys, sums);
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    float* const line = kept + (row + r) * columns;
-    const Vector old_factor = Simd::Set(scratch.old_factor[row + r]);
-    const Vector new_factor = Simd::Set(scratch.new_factor[row + r]);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      Vector sum = Simd::Mul(Simd::FloatOf(sums[r][v]), new_factor);
-      if (any) sum = Simd::Fma(Simd::Load(line + v * kWidth), old_factor, sum);
-      Simd::Store(line + v * kWidth, sum);
-    }
   }
 }
