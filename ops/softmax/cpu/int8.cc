@@ -101,13 +101,9 @@ bool HasInt8() {
   return has;
 }
 
-std::int64_t RoundedBytes(const Head& head) {
-  return Kernels().rounded_bytes(head);
-}
+std::int64_t RoundedBytes(const Head& head) { return Kernels().rounded_bytes(head); }
 
-void RoundKeysAndValues(const Head& head, std::byte* rounded) {
-  Kernels().round(head, rounded);
-}
+void RoundKeysAndValues(const Head& head, std::byte* rounded) { Kernels().round(head, rounded); }
 
 void AttendRowsInt8(const Head& head, const std::byte* rounded, std::int64_t begin,
                     std::int64_t end, float* output, std::int64_t output_stride, float* maxima) {
