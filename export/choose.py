@@ -105,8 +105,6 @@ def choose_setting(
     kept: dict[float, float] = {}
     best, timing = agreeing(trials, options, progress, kept), None
     texts = len(trials[0].texts)
-    if options.share is None and (advice := warning(KNOB.name, texts, kept, options.min_agreement)):
-        note(advice)
     if best is None:
         note(
             f"no cheaper {KNOB.name} keeps {options.min_agreement:.3g} of the answers: its default stays {KNOB.exact:g}"
@@ -123,6 +121,10 @@ def choose_setting(
         trial.open(schedule)
         exact = trial.cost_at(KNOB.exact), trial.agreement(KNOB.exact, 0.0)
         best = Setting(trial.merge, schedule, KNOB.exact, *exact)
+    rounded = trial.manifest.precision == "int8"
+    advice = warning(KNOB.name, texts, kept, options.min_agreement, rounded=rounded)
+    if advice and best.agreement >= options.min_agreement:  # else rounding alone changes too many answers
+        note(advice)
     low, high = wilson(best.agreement * texts, texts, CONFIDENCE)
     return ChosenSelection(
         schedule=best.schedule,

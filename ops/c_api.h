@@ -69,8 +69,9 @@ const char* attenuator_device(void);
 const char* attenuator_last_error(void);
 
 /* The best instruction set that operator `name` uses on the CPU: "avx2", "avx512", "avx512_vnni" or
- * "avx512_amx"; null where the processor is too old. Only naming an operator that uses AMX asks the
- * system for it. */
+ * "avx512_amx"; null where the processor is too old. Only naming an operator that always uses AMX
+ * asks the system for it; attention with int8_products, which may, is named by what it uses
+ * without. */
 const char* attenuator_isa(const char* name);
 
 #ifdef __cplusplus

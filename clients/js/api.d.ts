@@ -37,7 +37,7 @@ export interface CalibrationInfo {
    * and no escalate; null where they run at the knobs' defaults
    */
   default_agreement?: number | null;
-  /** a sentence where keep loses answers at every speed, and what to do; null where it pays */
+  /** a sentence where no small keep keeps the answers, saying what to do; null elsewhere */
   warning?: string | null;
   /** in order of length */
   buckets: readonly LengthBucket[];

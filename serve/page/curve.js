@@ -1,14 +1,18 @@
 /** The curve of agreement over time, with the handle on it, which is dragged or moved by keys. */
 
 import { calibrated, frontierOf, isRounded } from "./calibration.js";
-import { byId, drawing, html, svg } from "./dom.js";
+import { byId, coded, drawing, html, svg } from "./dom.js";
 import { areExact, settingText } from "./knobs.js";
 import { scoresLabels } from "./labels.js";
 import { axis, percent, plain, times, whole } from "./numbers.js";
+import { isRanking } from "./ranking.js";
 
 const FEW = 3; // seeds below which their share says nothing
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [206, 52, 24, 28, 24];
 const TICKS = [100, 50, 20, 10, 5, 3, 2, 1.5, 1, 0.5, 0.2, 0.1]; // times as fast
+
+/** The sentence where no small share keeps the answers. */
+const warningOf = ({ calibration, warning }) => warning ?? calibration?.warning;
 
 /** What this page saw on its text, where it knows the exact answer. */
 function ownPoints(subject, exactMs) {
@@ -96,7 +100,7 @@ export class Curve {
     const { subject, model, tokens, knobs } = session;
     byId("curve-figure").hidden = model.task === "regression" || !scoresLabels(model) || !model.knobs.length;
     const frontier = frontierOf(model, tokens);
-    byId("curve-note").hidden = !frontier && byId("curve-figure").hidden;
+    byId("curve-note").hidden = !frontier && !warningOf(model) && byId("curve-figure").hidden;
     const own = ownPoints(subject, exactMs);
     const points = frontier?.points ?? own.filter((point) => point.agreement !== null).sort((a, b) => a.time - b.time);
     caption(model, frontier);
@@ -139,19 +143,22 @@ export class Curve {
   }
 }
 
-function caption(model, frontier) {
-  const { calibration } = model;
-  if (!frontier) {
-    byId("curve-note").textContent = "This model was not calibrated: points appear here once its knob is turned and the exact answer is there.";
-    return;
-  }
-  const { texts, low, high } = frontier.bucket;
-  const parts = (calibration.warning ?? "").split("`").map((part, index) => (index % 2 ? html("code", null, part) : part));
-  const measured =
+function measuredBeforehand({ calibration }, { texts, low, high }) {
+  return (
     `Measured beforehand on ${whole(texts)} texts of ${whole(low)} to ${whole(high)} tokens (${calibration.data}); ` +
     `shaded: how low it may be, at ${plain(calibration.confidence * 100)} % confidence.` +
-    (calibration.default_agreement ? ` Requests that set nothing run where ${percent(calibration.default_agreement)} stayed the same.` : "");
-  byId("curve-note").replaceChildren(measured, " ", html("strong", null, ...parts));
+    (calibration.default_agreement ? ` Requests that set nothing run where ${percent(calibration.default_agreement)} stayed the same.` : "")
+  );
+}
+
+/** What the curve was measured on, and where the knob cannot pay, as `attenuator calibrate` says it. */
+function caption(model, frontier) {
+  const unknown = "This model was not calibrated: points appear here once its knob is turned and the exact answer is there.";
+  const parts = frontier ? [measuredBeforehand(model, frontier.bucket)] : isRanking(model) ? [] : [unknown];
+  const warning = warningOf(model);
+  if (warning) parts.push(" ", html("strong", null, ...coded(warning)));
+  const note = html("p", null, ...parts);
+  if (note.textContent !== byId("curve-note").textContent) byId("curve-note").replaceChildren(...note.childNodes); // else a selection stays
 }
 
 function table(model, rows) {

@@ -32,6 +32,9 @@ export function holdingFocus(draw) {
 /** An HTML element; attributes that are null or false are left out. */
 export const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 
+/** A sentence whose commands stand between backticks, as nodes. */
+export const coded = (sentence) => sentence.split("`").map((part, index) => (index % 2 ? html("code", null, part) : part));
+
 /** An SVG element. */
 export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 

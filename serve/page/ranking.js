@@ -8,8 +8,8 @@ const MOST_SHOWN = 100; // documents of a list
 const LONG = 200; // characters of a document
 const TASK = "ranking"; // beside those that the service names
 
-/** A model that ranks, as one for lists: what was measured of it on single texts does not hold there. */
-export const asRanker = (model) => ({ ...model, task: TASK, calibration: null });
+/** A model that ranks, as one for lists: of what was measured of it on single texts only the warning holds there. */
+export const asRanker = (model) => ({ ...model, task: TASK, calibration: null, warning: model.calibration?.warning });
 
 /** Whether documents are asked for; a model that `ranks` can be asked for one text, too. */
 export const isRanking = ({ task }) => task === TASK;

@@ -309,7 +309,7 @@ class CalibrationInfo(Answer):
         "and no escalate; null where they run at the knobs' defaults",
     )
     warning: str | None = Field(
-        None, description="a sentence where keep loses answers at every speed, and what to do; null where it pays"
+        None, description="a sentence where no small keep keeps the answers, saying what to do; null elsewhere"
     )
     buckets: tuple[LengthBucket, ...] = Field(description="in order of length")
     settings: tuple[MeasuredSetting, ...] = Field(description="the exact one first")

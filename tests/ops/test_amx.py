@@ -6,18 +6,24 @@ import harness
 import numpy as np
 import pytest
 from harness import TESTS, Array
-from tiles import in_process, loaded
+from tiles import (
+    BYTES,
+    CONFIGURE,
+    GUARD,
+    LOAD,
+    MULTIPLY,
+    RELEASE,
+    ROWS,
+    STORE,
+    STORE_CONFIGURATION,
+    configuration,
+    guarded,
+    in_process,
+    loaded,
+    run_steps,
+)  # fmt: skip
 
-LOAD, STORE, MULTIPLY, CONFIGURE, RELEASE, STORE_CONFIGURATION = range(6)
-ROWS, BYTES = 16, 64
 MULTIPLIED = (MULTIPLY, 0, ())
-GUARD = 0xA5
-
-
-class Step(ctypes.Structure):
-    _fields_ = [
-        ("kind", ctypes.c_int32), ("tile", ctypes.c_int32), ("memory", ctypes.c_void_p), ("stride", ctypes.c_int64)
-    ]  # fmt: skip
 
 
 if harness.isa("SoftmaxAttention") in ("avx2", "avx512"):  # naming YosoAttention would ask for AMX
@@ -30,27 +36,6 @@ def library() -> ctypes.CDLL:
     library = loaded()
     assert library.attenuator_amx_enable() == 1
     return library
-
-
-def configuration(shapes: dict[int, tuple[int, int]]) -> Array:
-    """The 64 bytes that LDTILECFG reads, for tiles of (rows, bytes per row)."""
-    palette = np.zeros(64, np.uint8)
-    palette[0] = 1
-    for tile, (rows, width) in shapes.items():
-        palette[16 + 2 * tile : 18 + 2 * tile] = np.array([width], np.uint16).view(np.uint8)
-        palette[48 + tile] = rows
-    return palette
-
-
-def run_steps(library: ctypes.CDLL, steps: list[tuple[int, int, Array | None, int]]) -> None:
-    records = [
-        Step(kind, tile, None if memory is None else memory.ctypes.data, stride) for kind, tile, memory, stride in steps
-    ]
-    library.attenuator_amx_run((Step * len(records))(*records), len(records))
-
-
-def guarded(rows: int, stride: int) -> Array:
-    return np.full((rows, stride), GUARD, np.uint8)
 
 
 @pytest.mark.parametrize("tiles", [(0, 0, 1, 2), (1, 7, 6, 5), (2, 3, 4, 2)], ids=str)
@@ -270,7 +255,7 @@ for name in ("SoftmaxAttention", "McaAttention", "YosoAttention"):
 """
 
 
-def test_no_other_operator_asks_for_tiles(results: dict[str, dict[str, Array]]) -> None:
+def test_operators_that_need_no_tiles_do_not_ask_for_them(results: dict[str, dict[str, Array]]) -> None:
     """The emulator installs its handler where Linux is asked for tiles elsewhere."""
     done = in_process(ASK, ATTENUATOR_ISA="avx512_amx")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from harness import Array, AttributeValue, isa, offsets, run
 from int8_cases import LENGTHS, draw
-from tiles import in_process, loaded
+from tiles import BYTES, CONFIGURE, STORE_CONFIGURATION, configuration, guarded, in_process, loaded, run_steps
 
-if isa() in ("avx2", "avx512"):
+if isa("SoftmaxAttention") in ("avx2", "avx512"):
     pytest.skip("attention by tiles is written for processors with AVX-512 VNNI", allow_module_level=True)
 
 CASES: dict[str, tuple[dict[str, Array], dict[str, AttributeValue]]] = {
@@ -87,3 +87,24 @@ def test_tiles_that_give_other_numbers_are_not_used(results: dict[str, dict[str,
         pytest.skip("this processor has AMX itself")
     assert 0 < results["broken"]["emulated"] < 0.1 * results["amx"]["emulated"]
     same_bits(results["vnni"], results["broken"])
+
+
+def leave_configuration() -> None:
+    """Fails where attention leaves other tiles than it found on its thread."""
+    library = loaded()
+    library.attenuator_amx_enable()
+    expected = configuration({tile: (16 - tile, 64 - 4 * tile) for tile in range(8)})
+    run_steps(library, [(CONFIGURE, 0, expected, 0)])
+    for name in ("head_dim 100", "rows that are not finite"):
+        inputs, attributes = CASES[name]
+        run("softmax", inputs, {"num_heads": 2, "int8_products": 1} | attributes, threads=1)
+    stored = guarded(1, BYTES)
+    run_steps(library, [(STORE_CONFIGURATION, 0, stored, 0)])
+    assert np.array_equal(stored[0], expected)
+
+
+def test_tiles_are_left_as_they_were() -> None:
+    """ONNX Runtime configures a thread's tiles once, and its int8 products need them so ever after."""
+    script = "import test_softmax_amx; test_softmax_amx.leave_configuration()"
+    done = in_process(script, ATTENUATOR_ISA="avx512_amx")
+    assert done.returncode == 0, done.stderr[-2000:]

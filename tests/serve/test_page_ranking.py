@@ -4,13 +4,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import calibrations
 import pytest
 import tiny
 from browser import needs_browser, overflow, violations
 from playground import browser, copied_curl, expect, text, turn, visit
 from service import Service
+
+from attenuator.bundle import read_manifest
 
 __all__ = ["browser", "visit"]  # fixtures
 pytestmark = needs_browser
@@ -81,3 +85,16 @@ def test_documents_are_ranked_and_the_best_of_them_again_exactly(shown: Service,
     expect(page.locator("#query")).to_be_hidden()
     page.select_option("#model", "tags")
     expect(page.locator("#rank-on")).to_be_hidden()
+
+
+def test_where_no_small_share_keeps_the_answers_is_said_of_lists_too(visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tiny.reranker(tmp_path / "ranker")
+    settings = [({"keep": share, "alpha": 0.0}, [count]) for share, count in ((1.0, 1000), (0.5, 980))]
+    calibrations.write(folder, calibrations.calibration(read_manifest(folder).revision, [tiny.MAX_TOKENS], settings))
+    one = Service([folder])
+    page = visit(one)
+    expect(page.locator("#curve-note")).to_have_text(
+        re.compile("^ ?On these 1000 texts no keep that was measured, up to")
+    )
+    expect(page.locator("#curve-figure")).to_be_hidden()
+    assert one.stop() == 0, one.log()

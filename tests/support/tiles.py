@@ -6,9 +6,19 @@ import os
 from pathlib import Path
 
 import harness
-from harness import TESTS
+import numpy as np
+from harness import TESTS, Array
 
 ROOT = TESTS.parents[1]
+LOAD, STORE, MULTIPLY, CONFIGURE, RELEASE, STORE_CONFIGURATION = range(6)
+ROWS, BYTES = 16, 64
+GUARD = 0xA5
+
+
+class Step(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int32), ("tile", ctypes.c_int32), ("memory", ctypes.c_void_p), ("stride", ctypes.c_int64)
+    ]  # fmt: skip
 
 
 def amx_library() -> Path:
@@ -27,3 +37,24 @@ def loaded() -> ctypes.CDLL:
     library = ctypes.CDLL(str(amx_library()))
     library.attenuator_amx_instructions.restype = ctypes.c_int64
     return library
+
+
+def configuration(shapes: dict[int, tuple[int, int]]) -> Array:
+    """The 64 bytes that LDTILECFG reads, for tiles of (rows, bytes per row)."""
+    palette = np.zeros(64, np.uint8)
+    palette[0] = 1
+    for tile, (rows, width) in shapes.items():
+        palette[16 + 2 * tile : 18 + 2 * tile] = np.array([width], np.uint16).view(np.uint8)
+        palette[48 + tile] = rows
+    return palette
+
+
+def run_steps(library: ctypes.CDLL, steps: list[tuple[int, int, Array | None, int]]) -> None:
+    records = [
+        Step(kind, tile, None if memory is None else memory.ctypes.data, stride) for kind, tile, memory, stride in steps
+    ]
+    library.attenuator_amx_run((Step * len(records))(*records), len(records))
+
+
+def guarded(rows: int, stride: int) -> Array:
+    return np.full((rows, stride), GUARD, np.uint8)

@@ -144,14 +144,14 @@ def test_int8_alone_can_be_asked_for_and_few_texts_promise_less(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Path, data: Path, tmp_path: Path
 ) -> None:
     # What makes the sentence is tested where it is made.
-    monkeypatch.setattr(pipeline, "cannot_pay", lambda *_: "no keep below 0.9 keeps 99 % of the exact answers")
+    monkeypatch.setattr(pipeline, "cannot_pay", lambda *_: "No keep keeps them.")
     output = tmp_path / "rounded"
     code, printed, _ = tune(checkpoint, "--texts", data, "--output", output, "--precision", "int8", "--threads", 1)
     assert code == 0
     assert read_manifest(output).precision == "int8"
     assert "so few texts cannot promise 0.99" in printed
     assert "can promise 0.94 at most; give 613 or more" in printed
-    assert "No keep below 0.9 keeps 99 % of the exact answers." in Page((output / REPORT).read_text()).text
+    assert "No keep keeps them." in Page((output / REPORT).read_text()).text
 
 
 def test_without_texts_the_bundle_is_exact_and_a_sentence_says_what_it_takes(checkpoint: Path, tmp_path: Path) -> None:

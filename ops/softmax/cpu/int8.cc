@@ -67,7 +67,7 @@ std::vector<float> SomeOutputs(const Int8Kernels& kernels, std::int64_t head_dim
   return outputs;
 }
 
-// Whether tiles give VNNI's numbers on this very machine: they have been rarely run on hardware,
+// Whether tiles give VNNI's numbers on this very machine: so far they have run in emulation alone,
 // and numbers that differ would change results without an error.
 bool TilesAreRight() {
   for (const auto& [head_dim, value_dim, window] : {std::array{64, 64, 0}, {40, 24, 9}}) {

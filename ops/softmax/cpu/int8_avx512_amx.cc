@@ -5,15 +5,15 @@
 // Layout. Of scores, 16 keys are the rows of a tile of sums and 16 queries its columns: keys and
 // queries are the two factors as they lie in memory. Of values, 16 columns are the rows and 16
 // queries the columns: the weights are a factor as they lie in memory, and values lie as [column,
-// key], 64 keys of a column in a line of the cache. Hence sums of values are [column, query].
+// key], so that 64 keys of a column are a row of a tile. Hence sums of values are [column, query].
 //
 // Tiles. 0 to 3 are sums of up to 64 queries, 4 and 5 the factors over 64 dimensions or keys, 6 and
 // 7 those over what head_dim leaves of its last 64. All are shaped once for a block of rows.
 //
 // Memory. Tiles reach whole 16 keys in scores and whole 64 in sums of values. Scores of keys that
 // are not in the key block are not looked at; weights behind it are set to zero, and their values
-// are whatever bytes follow. Sums leave the tiles through memory: those of scores into the tile
-// that the weights are computed from, those of values through the same place afterwards.
+// are whatever bytes follow. Sums leave the tiles through memory: those of scores to where weights
+// are computed from them, those of values through the same place afterwards.
 #include "ops/common/amx.h"
 #include "ops/common/simd/avx512.h"
 // The Simd above comes first: the rest is written in terms of it.
@@ -51,7 +51,7 @@ struct ValueLayout {
     }
   }
 };
-constexpr std::int64_t kKeySlack = kTileRows - 4;  // keys behind the last four that are read
+constexpr std::int64_t kKeySlack = kTileRows - 4;  // read behind the last four keys, and not used
 
 #include "ops/softmax/cpu/int8_round.inl"
 //
@@ -152,7 +152,7 @@ inline void AddValues(const Head& head, const Rounded& rounded, const Rows& rows
   const std::int64_t stride = Rounded::LayoutOf(head).stride();
   const std::int64_t count = (keys.count + kTileBytes - 1) / kTileBytes * kTileBytes;
   __builtin_memset(weights + keys.count * pitch, 0, (count - keys.count) * pitch);
-  std::int32_t* const sums = scratch.scores;  // which are weights by now: room for 128 columns
+  std::int32_t* const sums = scratch.scores;  // nobody needs those any more; room for 128 columns
   ForVectors(pitch, [&]<int kVectors>(std::int64_t) {
     for (std::int64_t first = 0; first < columns; first += kInt8KeyBlock) {
       const std::int64_t last = Smaller(first + kInt8KeyBlock, columns);

@@ -42,7 +42,7 @@ struct ValueLayout {
     _mm512_storeu_si512(values + j * columns + column * 4, four_keys(j));
   }
 };
-constexpr std::int64_t kKeySlack = 0;  // keys behind the last four that are read, and not used
+constexpr std::int64_t kKeySlack = 0;  // read behind the last four keys, and not used
 
 #include "ops/softmax/cpu/int8_round.inl"
 //

@@ -20,7 +20,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from attenuator.bundle import Sha256
-from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Proportion, Record
+from attenuator.calibration.records import MAX_SETTINGS, Finite, Line, Positive, Proportion, Record
 
 MAX_TOPS, MAX_SHARES = 16, 64
 MAX_DOCUMENTS = 2**31 - 1  # no number overflows in a product with a share
@@ -92,10 +92,10 @@ class ListCalibration(Record):
 
     data: Line
     data_sha256: Sha256
-    lists: Annotated[int, Field(ge=1)]
+    lists: Positive
     documents: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS)]
     reference: Sha256 | None = None
-    tops: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=MAX_TOPS)]
+    tops: Annotated[list[Positive], Field(min_length=1, max_length=MAX_TOPS)]
     shares: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=MAX_SHARES)]
     settings: Annotated[list[ListSetting], Field(min_length=1, max_length=MAX_SETTINGS)]
 

@@ -32,25 +32,30 @@ def warning(
         return None
     rounding = "" if rounded else ", or use int8"
     return (
-        f"on these {texts} texts no {knob} below {LEAST_WORTH:g} keeps {100 * agreement:g} % of the exact answers: "
-        f"teach the checkpoint with `attenuator adapt --keep`, unless it is taught already{rounding}"
+        f"on these {texts} texts no {knob} that was measured, up to {max(low):g}, keeps {100 * agreement:g} % of the "
+        f"exact answers: teach the checkpoint with `attenuator adapt --keep`, unless it is taught already{rounding}"
     )
 
 
-def cannot_pay(calibration: Calibration, knob: str, agreement: float = AGREEMENT) -> str | None:
-    """As `warning`, a whole sentence, from a calibration: of settings that differ from the exact one in that knob.
+def cannot_pay(calibration: Calibration, knob: str) -> str | None:
+    """As `warning`, a whole sentence, from a calibration, by its `default_agreement` or else `AGREEMENT`.
+
+    A share counts as what it kept at its best: with any other knobs, at any length. Lengths at which rounding alone
+    keeps too few answers say nothing of the knob.
 
     Args:
         calibration: of a bundle.
         knob: the share of tokens, by name; where the bundle has none, nothing is said.
-        agreement: that a share must have.
     """
+    agreement = calibration.default_agreement or AGREEMENT
     exact = calibration.settings[0]
-    kept = {}
+    lengths = [index for index, row in enumerate(exact.agreement) if row.value >= agreement]
+    kept: dict[float, float] = {}
     for setting in calibration.settings[1:]:
-        others = {name for name, value in setting.knobs.items() if value != exact.knobs[name]}
-        if others == {knob}:
-            same = sum(row.successes for row in setting.agreement)
-            kept[setting.knobs[knob]] = same / sum(row.trials for row in setting.agreement)
-    advice = warning(knob, calibration.texts, kept, agreement, rounded=calibration.reference is not None)
+        share = setting.knobs.get(knob)
+        if share is not None and share != exact.knobs[knob] and lengths:
+            best = max(setting.agreement[index].value for index in lengths)
+            kept[share] = max(best, kept.get(share, 0.0))
+    texts = sum(exact.agreement[index].trials for index in lengths)
+    advice = warning(knob, texts, kept, agreement, rounded=calibration.reference is not None)
     return advice and f"{advice[0].upper()}{advice[1:]}."

@@ -7,14 +7,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from attenuator.errors import CONTROL
 
 MAX_SETTINGS = 128  # a goal may predict the time of each, on the event loop; three knobs have 64 at most
-MAX_TOKENS = 2**31 - 1
+MAX_COUNT = 2**31 - 1  # of tokens or texts
 SHORTEST, LONGEST = 1e-9, 1e6  # seconds, or shares: logarithms and sums stay within floating point
 MAX_LINE = 256  # characters
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=SHORTEST, le=LONGEST, allow_inf_nan=False)]
-Length = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 def _printable(text: str) -> str:
@@ -45,7 +45,7 @@ class Proportion(Record):
     """
 
     successes: Count
-    trials: Annotated[int, Field(ge=1)]
+    trials: Positive
     low: Annotated[float, Field(ge=0, le=1)]
     high: Annotated[float, Field(ge=0, le=1)]
     bound: Annotated[float, Field(ge=0, lt=1)]

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from attenuator.bundle import CALIBRATION, Manifest, Sha256
 from attenuator.calibration.lists import ListCalibration
-from attenuator.calibration.records import MAX_SETTINGS, Count, Finite, Length, Line, Proportion, Record, Seconds
+from attenuator.calibration.records import MAX_SETTINGS, Count, Finite, Line, Positive, Proportion, Record, Seconds
 from attenuator.errors import BundleError
 from attenuator.json_lines import fields_once
 
@@ -39,9 +39,9 @@ class Bucket(Record):
             settings are in the order of the file.
     """
 
-    low: Annotated[int, Field(ge=1)]
-    high: Annotated[int, Field(ge=1)]
-    texts: Annotated[int, Field(ge=1)]
+    low: Positive
+    high: Positive
+    texts: Positive
     frontier: Annotated[list[Count], Field(max_length=MAX_SETTINGS)] = []
 
 
@@ -90,7 +90,7 @@ class Certainty(Record):
         settings: every setting that was measured but the reference itself.
     """
 
-    texts: Annotated[int, Field(ge=1)]
+    texts: Positive
     goals: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(max_length=MAX_GOALS)]
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     settings: Annotated[list[SettingCertainty], Field(max_length=MAX_SETTINGS)]
@@ -132,8 +132,8 @@ class Latency(Record):
     """
 
     device: Line
-    threads: Annotated[int, Field(ge=1)]
-    tokens: list[Length]
+    threads: Positive
+    tokens: list[Positive]
     batch_share: list[Seconds]
     speeds: Annotated[list[Speed], Field(max_length=MAX_SETTINGS)]
 
@@ -179,7 +179,7 @@ class Calibration(Record):
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
     data: Line
     data_sha256: Sha256
-    texts: Annotated[int, Field(ge=1)]
+    texts: Positive
     buckets: Annotated[list[Bucket], Field(min_length=1, max_length=MAX_BUCKETS)]
     settings: Annotated[list[Setting], Field(min_length=1, max_length=MAX_SETTINGS)]
     certainty: Certainty | None = None

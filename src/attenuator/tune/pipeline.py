@@ -337,7 +337,7 @@ class Run:
                 f"{SHARES[-1]:g}: the {selection.texts} choosing texts took {KNOB.name} {selection.share:g}, "
                 f"{selected(exact.manifest)}, which changes {1 - (selection.agreement or 0):.1%} of their answers."
             )
-        if advice := cannot_pay(exact.outcome.calibration, KNOB.name, self.settings.min_agreement):
+        if advice := cannot_pay(exact.outcome.calibration, KNOB.name):
             rows.append(advice)
         rows += [self.taught] if self.taught else []
         own, *others = attentions_of(self.source)
