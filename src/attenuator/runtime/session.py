@@ -134,7 +134,9 @@ def open_session(model: str | bytes, options: ort.SessionOptions, device: Device
             "device_id": device.index,
             # TF32 rounds the inputs of a product to 10 bits: fp32 bundles would miss their probe.
             "use_tf32": 0,
-            # Every batch has another length: doubling would take the GPU's whole memory in time.
+            # Every batch has another length: doubling would take the GPU's whole memory in time. Chunks of all
+            # sizes do not pile up either: the warm-up runs the largest batch that serving forms, and the parts of
+            # any other one fit into what that left free (argued, not measured on a GPU).
             "arena_extend_strategy": "kSameAsRequested",
         }
         providers.insert(0, (PROVIDERS["cuda"], settings))
