@@ -63,13 +63,10 @@ __global__ void __launch_bounds__(kBlockThreads, 3) AddPieces(Node node, Jobs jo
                 place.run * bucket.columns;
   bucket.row = Total(orders + sizes.starts, place.index) - 1;
   bucket.open = bucket.continued = place.piece.begin == place.all.begin;
-  const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
-  const T* values = static_cast<const T*>(node.value) + job.key_row * stride +
-                    static_cast<std::int64_t>(head) * node.value_dim;
+  const ValueColumns<T, kWide, kRuns> values(node, job, head);
   int* map = reinterpret_cast<int*>(node.scratch + job.maps) +
              (static_cast<std::int64_t>(place.local) << node.hash_bits);
-  AddPiece(keys, place.all, place.piece, values, stride, node.value_dim, map,
-           BeginsOf(node, job, place.local), bucket);
+  AddPiece(keys, place.all, place.piece, values, map, BeginsOf(node, job, place.local), bucket);
   if (bucket.open) bucket.Write();
 }
 

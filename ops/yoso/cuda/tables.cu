@@ -112,9 +112,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Tables(Node node, Jobs jobs)
   bucket.columns = columns;
   bucket.row = CountStarts(keys, run, shared);
   bucket.open = bucket.continued = true;
-  const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.value_dim;
-  const T* values = static_cast<const T*>(node.value) + job.key_row * stride +
-                    static_cast<std::int64_t>(head) * node.value_dim;
+  const ValueColumns<T, kWide, kRuns> values(node, job, head);
   int* begins = nullptr;
   if (node.divides()) {
     begins = reinterpret_cast<int*>(node.scratch + job.begins) +
@@ -124,7 +122,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Tables(Node node, Jobs jobs)
     if (threadIdx.x == 0) begins[used] = count;
   }
   if (run.begin < run.end) {
-    AddPiece(keys, run, run, values, stride, node.value_dim, map, begins, bucket);
+    AddPiece(keys, run, run, values, map, begins, bucket);
     if (bucket.continued) bucket.Write();
   }
   __syncthreads();  // edges are there
