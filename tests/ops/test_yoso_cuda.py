@@ -81,7 +81,15 @@ def test_one_query_over_several_runs_of_keys(value_dim: int, num_hashes: int, ha
 
 @pytest.mark.parametrize(
     ("head_dim", "hash_bits", "num_hashes", "length"),
-    [(64, 8, 34, 40), (20, 3, 5, TABLES), (37, 7, 2, TABLES), (8, 12, 17, 40), (31, 16, 2, TABLES), (129, 2, 3, 40)],
+    [
+        (64, 8, 34, 40),
+        (20, 3, 5, TABLES),
+        (37, 7, 2, TABLES),
+        (8, 12, 17, 40),
+        (31, 16, 2, TABLES),
+        (129, 2, 3, 40),
+        (96, 4, 3, 40),
+    ],
 )
 @pytest.mark.parametrize("hash", HASHES)
 def test_codes_equal_the_reference_bit_for_bit(
@@ -143,10 +151,12 @@ def test_full_buckets_and_values_of_any_size(same: bool, outlier: float) -> None
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("num_hashes", "length"), [(0, 60), (9, 60), (2, TABLES)])
-def test_halves_within_their_rounding(num_hashes: int, length: int, data: str) -> None:
+@pytest.mark.parametrize(
+    ("num_hashes", "length", "head_dim"), [(0, 60, 20), (0, 60, 64), (9, 60, 20), (9, 60, 72), (2, TABLES, 64)]
+)
+def test_halves_within_their_rounding(num_hashes: int, length: int, head_dim: int, data: str) -> None:
     """Rounded inputs, fp32 sums: only the output's own rounding is left."""
-    inputs = make((length,), 2, 20, 24, num_hashes, taps=3)
+    inputs = make((length,), 2, head_dim, 24, num_hashes, taps=3)
     attributes: dict[str, AttributeValue] = {"num_heads": 2, "hash_bits": 6}
     for name in ("query", "key", "value", "conv_weight"):
         inputs[name] = inputs[name].astype(DATA_TYPES[data]).astype(np.float32)

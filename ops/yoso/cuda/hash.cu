@@ -1,10 +1,11 @@
 // YosoAttention on CUDA: codes of Gaussian hashes.
 //
-// A block takes 64 rows by 32 hashes of one head. Each warp quantises 16 rows to int8 in shared
-// memory and multiplies them by 32 planes at a time: 16 x 32 exact int32 sums, of which the signs
-// are kept. A product leaves each lane two signs of a row; two shuffles gather a row's 32 signs
-// into one word, and 32 hashes fill hash_bits whole words, from which codes are cut. A plane's
-// coordinates are p + 1/2, so the sign is that of 2 sum p x + sum x.
+// A block takes 64 rows by 32 hashes of one head. Its warps quantise the rows to int8 in shared
+// memory, several rows each at a time, 8 coordinates a lane; then each multiplies 16 of them by 32
+// planes at a time: 16 x 32 exact int32 sums, of which the signs are kept. A product leaves each
+// lane two signs of a row; two shuffles gather a row's 32 signs into one word, and 32 hashes fill
+// hash_bits whole words, from which codes are cut. A plane's coordinates are p + 1/2, so the sign
+// is that of 2 sum p x + sum x.
 //
 // Work per token (its query and its key), hash and head at head_dim 64, hash_bits 8: 2 x 512 int8
 // multiply-adds, 16 sign extractions, 2 bytes of codes written; the 64 rows of a block share the

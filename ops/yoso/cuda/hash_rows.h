@@ -45,46 +45,90 @@ __device__ inline HashPlace Locate(const Node& node, const Job& job, int local, 
   return place;
 }
 
+// Neighbouring coordinates of a row that a lane quantises.
+inline constexpr int kOwn = 8;
+template <class T>
+struct alignas(16) OwnCoordinates {
+  T of[kOwn];
+};
+
+// Coordinates [d, d + kOwn) of a row, zeros from head_dim on. Rows of whole eights are read 16
+// bytes at a time.
+template <class T>
+__device__ __forceinline__ void LoadOwn(const T* row, int d, int head_dim, float (&x)[kOwn]) {
+  OwnCoordinates<T> own;
+  if (head_dim % kOwn == 0 && d < head_dim) {
+    own = *reinterpret_cast<const OwnCoordinates<T>*>(row + d);
+  } else {
+#pragma unroll
+    for (int e = 0; e < kOwn; ++e) {
+      own.of[e] = d + e < head_dim ? row[d + e] : cuda::FromFloat<T>(0.0f);
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kOwn; ++e) x[e] = cuda::ToFloat(own.of[e]);
+}
+
+// rint(x * scale), of magnitudes below 128: added to 1.5 * 2^23 a float keeps no fraction, and its
+// lowest bits are the integer's. What comes of a row that is not finite does not matter: its
+// sequence's output is NaN.
+__device__ inline signed char Quantise(float x, float scale) {
+  const float shifted = __fadd_rn(__fmul_rn(x, scale), 12582912.0f);
+  return static_cast<signed char>(__float_as_uint(shifted) & 0xFFu);
+}
+
+// Half the coordinate that a norm lift adds to a row, in steps of its rounding, from the rounded
+// row's squares (hash.inl).
+__device__ inline int HalfLift(const Node& node, float scale, int squares) {
+  const float bound = fminf(__fmul_rn(node.lift_root, scale), 4194304.0f);
+  const float rest = __fmaf_rn(bound, bound, -static_cast<float>(squares));
+  return __float2int_rn(__fmul_rn(__fsqrt_rn(fmaxf(rest, 0.0f)), 0.5f));
+}
+
 // Quantises rows to int8, rint(x * (127 / max|x|)), with zeros up to `padded` coordinates and
-// kCudaRowTile rows, and sums each row. One warp per row. With a norm lift also half the coordinate
-// that it adds, in steps of the rounding, from the rounded row's norm (hash.inl).
+// kCudaRowTile rows, and sums each row; with a norm lift also its HalfLift. A row belongs to the
+// least power of 2 of lanes that hold `padded` coordinates, so that a warp has one to eight rows at
+// a time.
 template <class T>
 __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, int padded,
                                     signed char* data, int* sums, int* half_lifts) {
-  const int lane = threadIdx.x % cuda::kWarp;
+  int lanes = 4;
+  while (lanes * kOwn < padded) lanes *= 2;
+  const auto over_row = [&](auto x, const auto& join) {
+    for (int step = lanes / 2; step > 0; step /= 2) {
+      x = join(x, __shfl_xor_sync(cuda::kFullMask, x, step));
+    }
+    return x;
+  };
+  const auto add = [](int a, int b) { return a + b; };
+  const int d = static_cast<int>(threadIdx.x) % lanes * kOwn, blocks_rows = blockDim.x / lanes;
   const std::int64_t stride = static_cast<std::int64_t>(node.num_heads) * node.head_dim;
   const T* rows = static_cast<const T*>(place.source) + place.source_row * stride +
                   static_cast<std::int64_t>(place.head) * node.head_dim;
-  for (int r = threadIdx.x / cuda::kWarp; r < kCudaRowTile; r += blockDim.x / cuda::kWarp) {
-    float x[8];  // 256 coordinates
+  for (int r = threadIdx.x / lanes; r < kCudaRowTile; r += blocks_rows) {
+    float x[kOwn] = {};
+    if (r < place.rows) LoadOwn(rows + r * stride, d, node.head_dim, x);
     float largest = 0;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int d = lane + k * cuda::kWarp;
-      x[k] = r < place.rows && d < node.head_dim ? cuda::ToFloat(rows[r * stride + d]) : 0.0f;
-      largest = fmaxf(largest, fabsf(x[k]));
-    }
-    largest = cuda::WarpMax(largest);
+    for (int e = 0; e < kOwn; ++e) largest = fmaxf(largest, fabsf(x[e]));
+    largest = over_row(largest, [](float a, float b) { return fmaxf(a, b); });
     const float scale = __fdiv_rn(127.0f, fmaxf(largest, 1e-30f));
+    struct alignas(kOwn) {
+      signed char of[kOwn];
+    } rounded;
     int sum = 0, squares = 0;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int d = lane + k * cuda::kWarp;
-      if (d >= padded) break;
-      // The codes of a row that is not finite do not matter: its sequence's output is NaN.
-      const float scaled = __fmul_rn(x[k], scale);
-      const int rounded = fabsf(scaled) < 128.0f ? __float2int_rn(scaled) : 0;
-      data[r * (padded + kGapBytes) + d] = static_cast<signed char>(rounded);
-      sum += rounded;
-      squares += rounded * rounded;
+    for (int e = 0; e < kOwn; ++e) {
+      rounded.of[e] = Quantise(x[e], scale);
+      sum += rounded.of[e];
+      squares += rounded.of[e] * rounded.of[e];
     }
-    sum = WarpTotal(sum);
-    if (lane == 0) sums[r] = sum;
+    if (d < padded) memcpy(data + r * (padded + kGapBytes) + d, &rounded, sizeof rounded);
+    sum = over_row(sum, add);
+    if (d == 0) sums[r] = sum;
     if (!node.lifted()) continue;
-    squares = WarpTotal(squares);
-    const float bound = fminf(__fmul_rn(node.lift_root, scale), 4194304.0f);
-    const float rest = __fmaf_rn(bound, bound, -static_cast<float>(squares));
-    if (lane == 0) half_lifts[r] = __float2int_rn(__fmul_rn(__fsqrt_rn(fmaxf(rest, 0.0f)), 0.5f));
+    squares = over_row(squares, add);
+    if (d == 0) half_lifts[r] = HalfLift(node, scale, squares);
   }
 }
 
