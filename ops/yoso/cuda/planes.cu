@@ -7,8 +7,8 @@
 // into 8 coordinates, each p by binary search among the 127 thresholds of the inverse CDF. Planes
 // are stored in the order in which tensor cores read them: 8 planes by 32 coordinates are the 256
 // bytes that the 32 lanes of a warp load as one operand of m16n8k32. Coordinates beyond head_dim
-// are not written, since rows are zero there. Signs of Hadamard hashes are the stream's words as
-// they are.
+// and planes beyond the last hash, which fill the last operands, are zeros: they change no code,
+// but hashing reads them. Signs of Hadamard hashes are the stream's words as they are.
 #include "ops/yoso/cuda/common.h"
 
 namespace attenuator::yoso {
@@ -51,6 +51,28 @@ __device__ inline int PlaneValue(const std::uint16_t* thresholds, unsigned half)
   return p ^ static_cast<int>(flip);
 }
 
+// Of a head's Gaussian planes: whole chunks, since the last word of a chunk reads 32 planes.
+__host__ __device__ inline int OperandBytes(const Node& node, int num_hashes) {
+  return Quotient(num_hashes, kCudaHashChunk) * kCudaHashChunk * node.hash_bits *
+         PaddedDim(node.head_dim);
+}
+
+// Thread `own` of `threads` writes its share of the zeros that fill a head's last operands.
+__device__ inline void FillOperands(const Node& node, const PlaneJob& job, unsigned char* target,
+                                    int own, int threads) {
+  const int planes = job.num_hashes * node.hash_bits, steps = PaddedDim(node.head_dim) / 32;
+  if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) return;
+  const int words = OperandBytes(node, job.num_hashes) / 4;
+  for (int word = own; word < words; word += threads) {
+    const int lane = word / 2 % cuda::kWarp, operand = word / (2 * cuda::kWarp);
+    const int plane = operand / steps * 8 + lane / 4;
+    const int d = operand % steps * 32 + word % 2 * 16 + lane % 4 * 4;
+    for (int i = 0; i < 4; ++i) {
+      if (plane >= planes || d + i >= node.head_dim) target[word * 4 + i] = 0;
+    }
+  }
+}
+
 __global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
   std::uint16_t* thresholds = cuda::SharedMemory<std::uint16_t>();
   if (threadIdx.x < kNumThresholds) thresholds[threadIdx.x] = kThresholds[threadIdx.x];
@@ -71,6 +93,8 @@ __global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
   const PhiloxWords words =
       StreamBlock(job.seed, node.layer, job.head + head, Stream::kYosoPlanes, block);
   unsigned char* target = node.scratch + job.offset + head * job.stride;
+  FillOperands(node, job, target, local % blocks_a_head * kBlockThreads + threadIdx.x,
+               blocks_a_head * kBlockThreads);
   for (int i = 0; i < 8; ++i) {
     const std::int64_t at = block * 8 + i - first;
     if (at < 0 || at >= count) continue;
@@ -156,15 +180,11 @@ void LaunchScan(ElementType data, const Node& node, const Spans& spans, int bloc
 }
 
 std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes) {
-  if (node.hadamard) {
-    const int size = HadamardSize(node.head_dim);
-    return static_cast<std::int64_t>(Quotient(first_hash + num_hashes, size)) * node.hash_bits * 3 *
-               size / 8 +
-           16;
-  }
-  // Rounded up to whole chunks, since the last word of a chunk reads 32 planes.
-  return static_cast<std::int64_t>(Quotient(num_hashes, kCudaHashChunk)) * kCudaHashChunk *
-         node.hash_bits * PaddedDim(node.head_dim);
+  if (!node.hadamard) return OperandBytes(node, num_hashes);
+  const int size = HadamardSize(node.head_dim);
+  return static_cast<std::int64_t>(Quotient(first_hash + num_hashes, size)) * node.hash_bits * 3 *
+             size / 8 +
+         16;
 }
 
 std::int64_t LiftBytes(const Node& node, int first_hash, int num_hashes) {
@@ -202,13 +222,6 @@ void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Str
     cuda::Launch("YosoAttention signs", HadamardSigns, grid, kBlockThreads, 0, stream, node, jobs,
                  HadamardSize(node.head_dim));
   } else {
-    // Hashing reads whole operands. Coordinates and planes beyond the last do not count, but must
-    // not be uninitialised memory.
-    for (int i = 0; i < jobs.count; ++i) {
-      const PlaneJob& job = jobs.items[i];
-      if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) continue;
-      Clear(node.scratch + job.offset, job.num_heads * job.stride, stream);
-    }
     cuda::Launch("YosoAttention planes", GaussianPlanes, grid, kBlockThreads, 256, stream, node,
                  jobs);
   }
