@@ -106,6 +106,14 @@ __device__ inline float Exp2(float x) {
   return power;
 }
 
+// The square root in one or two instructions, to the last bit or the one before it: the correctly
+// rounded one is eight. 0 for denormal numbers.
+__device__ inline float Sqrt(float x) {
+  float root;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+
 // Matrix products of a warp, c += a b, in the register layouts of PTX. With g = lane / 4 and t =
 // lane % 4: c[0], c[1] are row g, columns 2t, 2t + 1; c[2], c[3] the same of row g + 8 (16 x 8).
 // int8, 16 x 8 x 32: a[0], a[1] rows g, g + 8, k = 4t .. 4t + 3; a[2], a[3] the same at k + 16;

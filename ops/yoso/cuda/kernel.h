@@ -32,6 +32,7 @@ struct Node {
   unsigned char* scratch;  // what a Job's offsets count from
   std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
   bool hadamard;
+  bool half;  // the data are float16 or bfloat16
   Normalize normalize;
   float lift_root;  // of the norm lift's bound; 0: none
 
@@ -58,7 +59,8 @@ struct Job {
   std::int64_t plane_head;
   std::int64_t lift_planes, lift_stride;  // likewise, of the norm lift
   // Table path: [head][hash][row], rows rounded up to 16. Count path: [head][row][hash], hashes
-  // rounded up to kCodePad. Expectation: unit rows, float [head][row][head_dim up to kUnitPad].
+  // rounded up to kCodePad. Expectation: unit rows, float [head][row][head_dim up to kUnitPad], and
+  // in half types what UnitSide (weights.h) says.
   std::int64_t query_codes, key_codes;
   std::int64_t maps;    // int32 [head][hash][2^hash_bits]: code -> row of the table, or -1
   std::int64_t tables;  // float [head][hash][table_rows][table_columns]
@@ -172,6 +174,9 @@ int PairBlocks(const Node& node, const Job& job);
 // By counts of collisions, or by expected ones of unit rows.
 void LaunchPairs(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool expectation,
                  cuda::Stream stream);
+// On behalf of LaunchPairs: expected collisions in half types.
+void LaunchHalfPairs(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                     cuda::Stream stream);
 // The same for jobs of one query: sums of runs of keys, then their sum.
 int FirstBlocks(const Node& node, const Job& job);
 int FinishFirstBlocks(const Node& node, const Job& job);

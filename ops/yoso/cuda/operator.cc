@@ -80,6 +80,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .layer = static_cast<std::int32_t>(attributes_.layer),
         .taps = in.conv_weight.present() ? static_cast<std::int32_t>(in.conv_weight.columns()) : 0,
         .hadamard = attributes_.hash == Spec::Hash::kHadamard,
+        .half = data_ != ElementType::kFloat,
         .normalize = static_cast<yoso::Normalize>(attributes_.normalize),
         .lift_root = std::sqrt(attributes_.norm_lift)};
     yoso::Clear(broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());

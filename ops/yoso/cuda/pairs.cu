@@ -1,5 +1,6 @@
-// YosoAttention on CUDA, pair by pair: the expectation (num_hashes = 0) of any length, and counts
-// of collisions for short sequences, where comparing all codes costs less than tables.
+// YosoAttention on CUDA, pair by pair: the expectation (num_hashes = 0) of any length in float32,
+// and counts of collisions for short sequences, where comparing all codes costs less than tables.
+// The expectation in half types is pairs_half.cu's.
 //
 // A block takes 64 queries of one head and walks over its keys, 64 at a time: a 64 x 64 tile of
 // weights, 4 x 4 a thread, then sums += weights x values, 4 queries x 4 columns of each 64 a
@@ -7,8 +8,7 @@
 // The two kinds of weights differ in what they stream and how a pair of words is scored:
 //
 // * Expectation: unit rows in fp32, computed once (float64 norms, since 1 / |row| of a huge or tiny
-// row
-//   is no float), dot products in fp32, then (1 - arccos(x) / pi)^hash_bits with arccos as
+//   row is no float), dot products in fp32, then (1 - arccos(x) / pi)^hash_bits with arccos as
 //   sqrt(1 - x) times a polynomial (2e-8). Where |x| > 0.99, rounding dominates 1 - |x|, so
 //   |q - k|^2 / 2 is computed from the unit rows instead. Tensor cores have no fp32.
 // * Counts: a word holds the codes of 4 hashes (2 where hash_bits > 8); equal codes are the zero
@@ -30,7 +30,8 @@ constexpr int kPitch =
 static_assert(kTile * kChunk / 4 == kBlockThreads, "a thread loads 4 words of each side");
 
 // One warp per row: row / max(|row|, 1e-12), or lifted rows over their norm, with their added
-// coordinate where the other side has 0; zeros up to UnitDim.
+// coordinate where the other side has 0; zeros up to UnitDim. In half types the rows as they are
+// too (UnitSide).
 template <class T>
 __global__ void UnitRows(Node node, Jobs jobs) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
@@ -48,9 +49,11 @@ __global__ void UnitRows(Node node, Jobs jobs) {
                  ((key ? job.key_row : job.query_row) + i) * stride +
                  static_cast<std::int64_t>(job.head + local_head) * node.head_dim;
   double squares = 0;
+  float largest = 0;
   for (int d = lane; d < node.head_dim; d += cuda::kWarp) {
     const double x = cuda::ToFloat(row[d]);
     squares += x * x;
+    largest = fmaxf(largest, fabsf(static_cast<float>(x)));
   }
   const double norm = sqrt(WarpTotal(squares));
   const double floor = node.lift_root > 1e-12f ? static_cast<double>(node.lift_root) : 1e-12;
@@ -58,12 +61,22 @@ __global__ void UnitRows(Node node, Jobs jobs) {
   const double share = norm * inverse;  // of the length
   const float added = norm < floor ? static_cast<float>(sqrt((1.0 - share) * (1.0 + share))) : 0.0f;
   const int added_at = node.lifted() ? node.head_dim + (key ? 1 : 0) : -1;
-  float* unit = reinterpret_cast<float*>(node.scratch + (key ? job.key_codes : job.query_codes)) +
-                (static_cast<std::int64_t>(local_head) * count + i) * dim;
+  const UnitSide side = UnitSideOf(node, job, key, local_head);
+  float* unit = side.unit + static_cast<std::int64_t>(i) * dim;
   for (int d = lane; d < dim; d += cuda::kWarp) {
     unit[d] = d < node.head_dim ? static_cast<float>(cuda::ToFloat(row[d]) * inverse)
               : d == added_at   ? added
                                 : 0.0f;
+  }
+  if constexpr (!std::is_same_v<T, float>) {
+    largest = cuda::WarpMax(largest);
+    const double power = largest > 0 ? scalbn(1.0, -ilogb(static_cast<double>(largest))) : 1.0;
+    T* half_row = static_cast<T*>(side.rows) + static_cast<std::int64_t>(i) * dim;
+    for (int d = lane; d < dim; d += cuda::kWarp) {
+      const double x = d < node.head_dim ? cuda::ToFloat(row[d]) * power : 0.0;
+      half_row[d] = cuda::FromFloat<T>(static_cast<float>(x));
+    }
+    if (lane == 0) side.scales[i] = static_cast<float>(inverse / power);
   }
 }
 
@@ -221,8 +234,16 @@ void LaunchPairs(ElementType data, const Node& node, const Jobs& jobs, int block
                  cuda::Stream stream) {
   cuda::ForType(data, [&](auto type) {
     using T = decltype(type);
-    ForKind(node, expectation,
-            [&](auto kind) { LaunchPairsAs<T, decltype(kind)>(node, jobs, blocks, stream); });
+    if constexpr (!std::is_same_v<T, float>) {
+      if (expectation) return LaunchHalfPairs(data, node, jobs, blocks, stream);
+    }
+    ForKind(node, expectation, [&](auto kind) {
+      using Kind = decltype(kind);
+      // What the kernel of half types computes is not compiled a second time.
+      if constexpr (std::is_same_v<T, float> || !std::is_same_v<Kind, Expectation>) {
+        LaunchPairsAs<T, Kind>(node, jobs, blocks, stream);
+      }
+    });
   });
 }
 

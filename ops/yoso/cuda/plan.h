@@ -62,7 +62,8 @@ inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
   }
   switch (path) {
     case Path::kExpectation:
-      rows(RoundUp(node.unit_dim(), kUnitPad) * 4);
+      // UnitSide: floats, and in half types halves and a float.
+      rows(RoundUp(node.unit_dim(), kUnitPad) * (node.half ? 6 : 4) + (node.half ? 4 : 0));
       break;
     case Path::kCounts:
       rows(RoundUp(m, kCodePad) * code);

@@ -12,6 +12,53 @@ __host__ __device__ inline int UnitDim(int head_dim) {
   return Quotient(head_dim, kUnitPad) * kUnitPad;
 }
 
+// One side's rows for the expectation, of one head.
+struct UnitSide {
+  float* unit;  // [row][UnitDim]
+  // In half types also the rows themselves, multiplied by a power of two each that brings the
+  // largest coordinate to 1 or more and below 2, [row][UnitDim]; and what they are multiplied by to
+  // become unit rows, without the coordinate that a norm lift adds.
+  void* rows;
+  float* scales;
+};
+__device__ inline UnitSide UnitSideOf(const Node& node, const Job& job, bool key, int local_head) {
+  const std::int64_t count = key ? job.num_keys : job.num_queries, all = job.num_heads * count;
+  const int dim = UnitDim(node.unit_dim());
+  unsigned char* base = node.scratch + (key ? job.key_codes : job.query_codes);
+  unsigned char* rows = base + all * dim * static_cast<int>(sizeof(float));
+  unsigned char* scales = rows + all * dim * 2;
+  const std::int64_t skipped = local_head * count;
+  return {reinterpret_cast<float*>(base) + skipped * dim, rows + skipped * dim * 2,
+          reinterpret_cast<float*>(scales) + skipped};
+}
+
+// Beyond this cosine rounding would dominate 1 - |x|, so that NearRest takes its place: |q - k|^2 /
+// 2 of unit rows, or |q + k|^2 / 2 where they are opposite.
+inline constexpr float kNearCosine = 0.99f;
+__device__ inline float NearRest(const float* query, const float* key, int dim, bool opposite) {
+  const float sign = opposite ? -1.0f : 1.0f;
+  float squares = 0;
+#pragma unroll 1  // kernels hold many copies of what is rare
+  for (int d = 0; d < dim; ++d) {
+    const float difference = query[d] - sign * key[d];
+    squares = fmaf(difference, difference, squares);
+  }
+  return 0.5f * squares;
+}
+
+// arccos(x) / (pi sqrt(1 - x)) on [0, 1], Abramowitz and Stegun 4.4.46 over pi.
+__device__ inline float ArcShare(float x) {
+  float share = -0.00040186340f;
+  share = fmaf(share, x, 0.00212315562f);
+  share = fmaf(share, x, -0.00543931931f);
+  share = fmaf(share, x, 0.00983319113f);
+  share = fmaf(share, x, -0.01597097719f);
+  share = fmaf(share, x, 0.02832289135f);
+  share = fmaf(share, x, -0.06830892011f);
+  share = fmaf(share, x, 0.49999999306f);
+  return share;
+}
+
 // Expected collisions, of unit rows.
 struct Expectation {
   using Word = float;
@@ -23,27 +70,9 @@ struct Expectation {
                                  const Word* key) {
     const float x = fminf(fmaxf(sum, -1.0f), 1.0f);
     const float magnitude = fabsf(x);
-    float rest = 1.0f - magnitude;
-    if (magnitude > 0.99f) {
-      // |q + k|^2 / 2 where they are opposite.
-      const float sign = x < 0 ? -1.0f : 1.0f;
-      float squares = 0;
-      for (int d = 0; d < node.unit_dim(); ++d) {
-        const float difference = query[d] - sign * key[d];
-        squares = fmaf(difference, difference, squares);
-      }
-      rest = 0.5f * squares;
-    }
-    // arccos(x) / sqrt(1 - x) on [0, 1], Abramowitz and Stegun 4.4.46.
-    float polynomial = -0.0012624911f;
-    polynomial = fmaf(polynomial, magnitude, 0.0066700901f);
-    polynomial = fmaf(polynomial, magnitude, -0.0170881256f);
-    polynomial = fmaf(polynomial, magnitude, 0.0308918810f);
-    polynomial = fmaf(polynomial, magnitude, -0.0501743046f);
-    polynomial = fmaf(polynomial, magnitude, 0.0889789874f);
-    polynomial = fmaf(polynomial, magnitude, -0.2145988016f);
-    polynomial = fmaf(polynomial, magnitude, 1.5707963050f);
-    const float turn = __fsqrt_rn(rest) * polynomial * 0.318309886183790672f;
+    const float rest =
+        magnitude > kNearCosine ? NearRest(query, key, node.unit_dim(), x < 0) : 1.0f - magnitude;
+    const float turn = __fsqrt_rn(rest) * ArcShare(magnitude);
     float base = x < 0 ? turn : 1.0f - turn, power = 1.0f;
     for (int bits = node.hash_bits;; base *= base) {
       if (bits & 1) power *= base;
