@@ -4,10 +4,11 @@ The test device runs every CUDA thread as a fiber, slowly: sizes here are small,
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import Case, make_inputs, split, take, variants
+from cases import Case, make_inputs, same_bits, split, take, variants
 from harness import Array, AttributeValue, run
 from harness_cuda import DATA_TYPES, device_name, run_on_device
 from yoso_cases import check_codes, make, relative
@@ -230,3 +231,17 @@ def test_bad_inputs_are_refused_in_the_cpus_words() -> None:
     inputs["num_hashes"][1] = 900
     with pytest.raises(EngineError, match=r"YosoAttention: num_hashes\[1\] is 900, must be in \[0, 512\]"):
         run_on_device("yoso", inputs, {"num_heads": 2, "hash_bits": 4})
+
+
+def test_64_sequences_take_one_launch_of_each_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And their blocks find them: each sequence has the bits that it has alone."""
+    log = tmp_path / "launches"
+    lengths = tuple(1 + i % 3 for i in range(64))
+    case = Case(YOSO, {"num_heads": 1, "hash_bits": 3})
+    inputs = make(lengths, 1, 8, 8, 2)
+    monkeypatch.setenv("ATTENUATOR_ON_HOST_LAUNCHES", str(log))
+    together = split(case, run_on_device("yoso", inputs, case.attributes), inputs)
+    kernels = [line.split()[0] for line in log.read_text().splitlines()]
+    assert len(kernels) == len(set(kernels)) > 3
+    for b in (0, 1, 31, 63):
+        assert same_bits(run_on_device("yoso", take(case, inputs, [b]), case.attributes), together[b])

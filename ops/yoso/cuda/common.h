@@ -28,9 +28,12 @@ __host__ __device__ inline int HadamardSize(int head_dim) {
 // The item whose blocks hold `block`.
 template <class Batch>
 __device__ inline int FindItem(const Batch& batch, int block) {
-  int i = batch.count - 1;
-  while (batch.items[i].first_block > block) --i;
-  return i;
+  int low = 0, high = batch.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (batch.items[middle].first_block <= block ? low : high) = middle;
+  }
+  return low;
 }
 
 // Sum over the lanes of a warp, the same in every lane.

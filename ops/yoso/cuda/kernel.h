@@ -13,6 +13,26 @@
 
 namespace attenuator::yoso {
 
+struct Job;
+struct PlaneJob;
+struct Span;
+
+}  // namespace attenuator::yoso
+
+namespace attenuator::cuda {
+
+// 64 sequences a launch, of three tensors each where they are scanned: up to 10 KiB of parameters.
+template <>
+inline constexpr int kBatchItems<yoso::Job> = 64;
+template <>
+inline constexpr int kBatchItems<yoso::PlaneJob> = 64;
+template <>
+inline constexpr int kBatchItems<yoso::Span> = 3 * 64;
+
+}  // namespace attenuator::cuda
+
+namespace attenuator::yoso {
+
 inline constexpr int kCudaHashChunk = 32;  // hashes of one block of the hash kernels
 inline constexpr int kCudaRowTile = 64;    // rows hashed by one block, queries of one pair tile
 inline constexpr int kCodePad = 16;        // count path: hashes of a row are a multiple of this
