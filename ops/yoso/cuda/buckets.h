@@ -66,11 +66,11 @@ struct BucketSum {
     }
   }
   template <class T>
-  __device__ __forceinline__ void Add(const Wide<T, kWide> (&row)[kRuns]) {
+  __device__ __forceinline__ void Add(const Wide<T, kWide> (&values)[kRuns]) {
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
 #pragma unroll
-      for (int w = 0; w < kWide; ++w) sums[k].of[w] += cuda::ToFloat(row[k].of[w]);
+      for (int w = 0; w < kWide; ++w) sums[k].of[w] += cuda::ToFloat(values[k].of[w]);
     }
   }
   __device__ __forceinline__ void Begin() {
