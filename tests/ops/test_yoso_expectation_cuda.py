@@ -19,6 +19,7 @@ LENGTHS = (1, 0, 65, 130, 32)
 # heads, head_dim, value_dim, hash_bits, normalize, norm_lift over head_dim, taps: every kernel, odd sizes, all powers
 SHAPES = [
     (2, 64, 64, 8, 1, 0.0, 3),
+    (2, 32, 64, 8, 1, 0.0, 0),
     (1, 64, 64, 16, 2, 1.0, 0),
     (1, 20, 33, 3, 0, 0.0, 0),
     (3, 8, 8, 1, 2, 1.0, 0),

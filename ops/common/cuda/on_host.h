@@ -248,7 +248,7 @@ T* SharedMemory() {
 // The copy happens in CopyWait and not before, so that a test sees a missing wait.
 void CopyAsync16(void* shared, const void* global, bool valid = true);
 void CopyCommit();
-inline float Sqrt(float x) { return std::sqrt(x); }
+inline float Sqrt(float x) { return x < 1.17549435e-38f ? 0.0f : std::sqrt(x); }
 inline float Exp2(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 template <int kPending>
 void CopyWait() {

@@ -90,7 +90,7 @@ struct ValueColumns {
 
   const unsigned char* first;  // the lane's columns of run 0, of key 0
   unsigned further[kRuns];     // bytes from there to those of other runs
-  unsigned pitch;              // from key to key: with 32 bits an address is one instruction
+  unsigned pitch;              // from key to key: with 32 bits an address is one multiplication
 
   __device__ __forceinline__ ValueColumns(const Node& node, const Job& job, int head)
       : pitch(

@@ -38,10 +38,16 @@ inline constexpr float kNearCosine = 0.99f;
 __device__ inline float NearRest(const float* query, const float* key, int dim, bool opposite) {
   const float sign = opposite ? -1.0f : 1.0f;
   float squares = 0;
-#pragma unroll 1  // kernels hold many copies of what is rare
-  for (int d = 0; d < dim; ++d) {
-    const float difference = query[d] - sign * key[d];
-    squares = fmaf(difference, difference, squares);
+#pragma unroll 1                      // kernels hold many copies of what is rare
+  for (int d = 0; d < dim; d += 4) {  // rows are zeros up to UnitDim
+    const float4 q = *reinterpret_cast<const float4*>(query + d);
+    const float4 k = *reinterpret_cast<const float4*>(key + d);
+    const float qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float difference = qs[e] - sign * ks[e];
+      squares = fmaf(difference, difference, squares);
+    }
   }
   return 0.5f * squares;
 }
