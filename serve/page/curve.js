@@ -11,7 +11,6 @@ const FEW = 3; // seeds below which their share says nothing
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [206, 52, 24, 28, 24];
 const TICKS = [100, 50, 20, 10, 5, 3, 2, 1.5, 1, 0.5, 0.2, 0.1]; // times as fast
 
-/** The sentence where no small share keeps the answers. */
 const warningOf = ({ calibration, warning }) => warning ?? calibration?.warning;
 
 /** What this page saw on its text, where it knows the exact answer. */
@@ -143,22 +142,18 @@ export class Curve {
   }
 }
 
-function measuredBeforehand({ calibration }, { texts, low, high }) {
+function measured({ data, confidence, default_agreement: usual }, { texts, low, high }) {
   return (
-    `Measured beforehand on ${whole(texts)} texts of ${whole(low)} to ${whole(high)} tokens (${calibration.data}); ` +
-    `shaded: how low it may be, at ${plain(calibration.confidence * 100)} % confidence.` +
-    (calibration.default_agreement ? ` Requests that set nothing run where ${percent(calibration.default_agreement)} stayed the same.` : "")
+    `Measured beforehand on ${whole(texts)} texts of ${whole(low)} to ${whole(high)} tokens (${data}); ` +
+    `shaded: how low it may be, at ${plain(confidence * 100)} % confidence.` +
+    (usual ? ` Requests that set nothing run where ${percent(usual)} stayed the same.` : "")
   );
 }
 
-/** What the curve was measured on, and where the knob cannot pay, as `attenuator calibrate` says it. */
 function caption(model, frontier) {
-  const unknown = "This model was not calibrated: points appear here once its knob is turned and the exact answer is there.";
-  const parts = frontier ? [measuredBeforehand(model, frontier.bucket)] : isRanking(model) ? [] : [unknown];
-  const warning = warningOf(model);
-  if (warning) parts.push(" ", html("strong", null, ...coded(warning)));
-  const note = html("p", null, ...parts);
-  if (note.textContent !== byId("curve-note").textContent) byId("curve-note").replaceChildren(...note.childNodes); // else a selection stays
+  const none = "This model was not calibrated: points appear once its knob is turned and its exact answer is there.";
+  const about = frontier ? measured(model.calibration, frontier.bucket) : isRanking(model) ? "" : none;
+  byId("curve-note").replaceChildren(about, " ", html("strong", null, ...coded(warningOf(model) ?? "")));
 }
 
 function table(model, rows) {

@@ -32,7 +32,7 @@ export function holdingFocus(draw) {
 /** An HTML element; attributes that are null or false are left out. */
 export const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 
-/** A sentence whose commands stand between backticks, as nodes. */
+/** A sentence with commands between backticks. */
 export const coded = (sentence) => sentence.split("`").map((part, index) => (index % 2 ? html("code", null, part) : part));
 
 /** An SVG element. */

@@ -8,7 +8,7 @@ const MOST_SHOWN = 100; // documents of a list
 const LONG = 200; // characters of a document
 const TASK = "ranking"; // beside those that the service names
 
-/** A model that ranks, as one for lists: of what was measured of it on single texts only the warning holds there. */
+/** A model that ranks, as one for lists: of what was measured on single texts the warning alone holds there. */
 export const asRanker = (model) => ({ ...model, task: TASK, calibration: null, warning: model.calibration?.warning });
 
 /** Whether documents are asked for; a model that `ranks` can be asked for one text, too. */
