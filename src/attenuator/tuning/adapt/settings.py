@@ -96,7 +96,7 @@ class AdaptSettings(RunSettings):
     max_minutes: Minutes | None = 20.0
     """Time that the command may take, measuring included; its steps are planned to fit."""
     epochs: Epochs = 8.0
-    """Passes over the texts at most."""
+    """Passes over the texts at most. With --keep 200 by default."""
     learning_rate: LearningRate = 5e-4
     """The highest one; it rises at the beginning and falls to 0 at the end. With --keep 5e-5 by default."""
     batch_tokens: Annotated[int, Field(ge=1)] = 2048
@@ -107,7 +107,7 @@ class AdaptSettings(RunSettings):
     """Weight of the attention outputs' relative squared error beside the divergence of the answers."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Evaluations without a gain after which training ends, once it learns with noise; 0: it goes on to the end, where
-    the learning rate is lowest and most is gained."""
+    the learning rate is lowest and most is gained. With --keep 5 by default."""
     positions: PositionsName = TRAINED_POSITIONS
     """How the model reads texts longer than it has learned positions for, listed below; --max-tokens says how long."""
     max_tokens: Annotated[int, Field(ge=2)] | None = None
