@@ -26,7 +26,7 @@ from attenuator.runtime import Row, load
 from attenuator.runtime.check import check_bundle
 from attenuator.tuning import data
 from attenuator.tuning.adapt.keep import SHARES, cheapest_of
-from attenuator.tuning.adapt.keep_command import LEARNING_RATE, adapt_keep
+from attenuator.tuning.adapt.keep_command import EPOCHS, LEARNING_RATE, PATIENCE, adapt_keep
 from attenuator.tuning.adapt.selecting import load_keep_student, work
 from attenuator.tuning.adapt.teaching import Teaching
 from attenuator.tuning.batches import Rows
@@ -293,8 +293,8 @@ def test_texts_choose_a_share_for_what_was_taught(adapted: Path, texts: Path, tm
     assert manifest.taught is not None
 
 
-def test_help_says_which_learning_rate_teaching_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_teaching_takes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         attenuator(["adapt", "--help"])
-    [words] = re.findall(r"With --keep ([\d.e-]+) by default", " ".join(capsys.readouterr().out.split()))
-    assert float(words) == LEARNING_RATE
+    words = re.findall(r"With --keep ([\d.e-]+) by default", " ".join(capsys.readouterr().out.split()))
+    assert sorted(map(float, words)) == sorted([LEARNING_RATE, EPOCHS, PATIENCE])
