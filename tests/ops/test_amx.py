@@ -21,6 +21,7 @@ from tiles import (
     in_process,
     loaded,
     run_steps,
+    saved_by_each,
 )  # fmt: skip
 
 MULTIPLIED = (MULTIPLY, 0, ())
@@ -205,16 +206,7 @@ np.savez(sys.argv[1], isa=isa(), emulated=loaded().attenuator_amx_instructions()
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Array]]:
-    folder = tmp_path_factory.mktemp("amx")
-    environments = {
-        "vnni": {"ATTENUATOR_ISA": "avx512_vnni"},
-        "amx": {"ATTENUATOR_ISA": "avx512_amx"},
-        "broken": {"ATTENUATOR_ISA": "avx512_amx", "ATTENUATOR_AMX_BROKEN": "1"},
-    }
-    for name, environment in environments.items():
-        done = in_process(COMPUTE, str(folder / f"{name}.npz"), **environment)
-        assert done.returncode == 0, done.stderr[-2000:]
-    return {name: dict(np.load(folder / f"{name}.npz")) for name in environments}
+    return saved_by_each(COMPUTE, tmp_path_factory.mktemp("amx"))
 
 
 def test_outputs_equal_those_of_vnni_bit_for_bit(results: dict[str, dict[str, Array]]) -> None:

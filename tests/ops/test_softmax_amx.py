@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from harness import Array, AttributeValue, isa, offsets, run
 from int8_cases import LENGTHS, draw
-from tiles import BYTES, CONFIGURE, STORE_CONFIGURATION, configuration, guarded, in_process, loaded, run_steps
+from tiles import (
+    BYTES,
+    CONFIGURE,
+    STORE_CONFIGURATION,
+    configuration,
+    guarded,
+    in_process,
+    loaded,
+    run_steps,
+    saved_by_each,
+)
 
 if isa("SoftmaxAttention") in ("avx2", "avx512"):
     pytest.skip("attention by tiles is written for processors with AVX-512 VNNI", allow_module_level=True)
@@ -57,17 +67,8 @@ def compute(file: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Array]]:
-    folder = tmp_path_factory.mktemp("tiles")
-    environments = {
-        "vnni": {"ATTENUATOR_ISA": "avx512_vnni"},
-        "amx": {"ATTENUATOR_ISA": "avx512_amx"},
-        "broken": {"ATTENUATOR_ISA": "avx512_amx", "ATTENUATOR_AMX_BROKEN": "1"},
-    }
     script = "import sys, test_softmax_amx; test_softmax_amx.compute(sys.argv[1])"
-    for name, environment in environments.items():
-        done = in_process(script, str(folder / f"{name}.npz"), **environment)
-        assert done.returncode == 0, done.stderr[-2000:]
-    return {name: dict(np.load(folder / f"{name}.npz")) for name in environments}
+    return saved_by_each(script, tmp_path_factory.mktemp("tiles"))
 
 
 def same_bits(one: dict[str, Array], other: dict[str, Array]) -> None:

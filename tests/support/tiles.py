@@ -58,3 +58,16 @@ def run_steps(library: ctypes.CDLL, steps: list[tuple[int, int, Array | None, in
 
 def guarded(rows: int, stride: int) -> Array:
     return np.full((rows, stride), GUARD, np.uint8)
+
+
+def saved_by_each(script: str, folder: Path) -> dict[str, dict[str, Array]]:
+    """The arrays that a script saves to its argument, with VNNI, with tiles and with tiles that compute wrongly."""
+    environments = {
+        "vnni": {"ATTENUATOR_ISA": "avx512_vnni"},
+        "amx": {"ATTENUATOR_ISA": "avx512_amx"},
+        "broken": {"ATTENUATOR_ISA": "avx512_amx", "ATTENUATOR_AMX_BROKEN": "1"},
+    }
+    for name, environment in environments.items():
+        done = in_process(script, str(folder / f"{name}.npz"), **environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+    return {name: dict(np.load(folder / f"{name}.npz")) for name in environments}
