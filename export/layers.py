@@ -223,9 +223,9 @@ def split_linear(linear: nn.Linear, parts: int) -> list[nn.Linear]:
     pieces = []
     for weight, bias in zip(weights, biases, strict=True):
         piece = nn.Linear(linear.in_features, weight.shape[0], bias=bias is not None, device="meta")
-        piece.weight = nn.Parameter(weight, requires_grad=False)
+        piece.weight = nn.Parameter(weight, linear.weight.requires_grad)
         if bias is not None:
-            piece.bias = nn.Parameter(bias, requires_grad=False)
+            piece.bias = nn.Parameter(bias, linear.bias.requires_grad)
         pieces.append(piece)
     return pieces
 

@@ -91,9 +91,9 @@ def test_teaching_is_gone_on_with_and_ends_in_one_bundle_of_both_weights(
 
     learnt: list[list[str]] = []
 
-    def watched(source: Any, read: Any, *further: Any, **options: Any) -> TaughtKeep:
+    def watched(teacher: Any, original: Any, read: Any, *further: Any, **options: Any) -> TaughtKeep:
         learnt.append([" ".join(map(str, text.token_ids)) for text in (*read.learnt, *read.held_out)])
-        return own(source, read, *further, **options)
+        return own(teacher, original, read, *further, **options)
 
     monkeypatch.setattr(keep_command, "teach_keep", watched)
     code, printed, said = tune(*command)

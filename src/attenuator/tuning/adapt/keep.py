@@ -21,7 +21,7 @@ from attenuator.export.taught import TaughtWeights
 from attenuator.runtime.scores import agrees
 from attenuator.tuning.adapt.distillation import MULTI_LABEL_THRESHOLD
 from attenuator.tuning.adapt.measuring import BATCH_TOKENS, Figures, accuracy, table
-from attenuator.tuning.adapt.pipeline import Texts, left, load_teacher, watched
+from attenuator.tuning.adapt.pipeline import Texts, left, watched
 from attenuator.tuning.adapt.selecting import KEEP, Student, candidates, load_keep_student, work
 from attenuator.tuning.adapt.teaching import CLOSENESS, Teaching, metrics_of
 from attenuator.tuning.batches import Rows, predict
@@ -204,7 +204,8 @@ def cheapest_of(curves: dict[str, tuple[Sequence[float], Sequence[float]]]) -> s
 
 
 def teach_keep(
-    source: Path,
+    teacher: Trainable,
+    original: Student,
     texts: Texts,
     folder: OutputFolder,
     plan: Plan,
@@ -216,7 +217,8 @@ def teach_keep(
     """Teaches a checkpoint, and writes it: as it was, with the taught weights beside it.
 
     Args:
-        source: a softmax checkpoint.
+        teacher: a softmax checkpoint as it is.
+        original: the same with a selection that `schedule`, or any, spreads.
         texts: to learn from, and held out; without labels.
         folder: the output.
         plan: of the run.
@@ -225,12 +227,11 @@ def teach_keep(
         begun: when the time of `plan.max_minutes` began, on the monotonic clock in seconds; now by default.
 
     Raises:
-        AttenuatorError: the checkpoint has no `keep`, or training diverged.
+        AttenuatorError: training diverged.
         KeyboardInterrupt: Ctrl-C before the first step, or twice.
     """
+    source = teacher.source
     begun = time.monotonic() if begun is None else begun
-    teacher = load_teacher(source)
-    original = load_keep_student(source, schedule or "first")
     held_out = HeldOut(texts, teacher)
     if "schedule" not in folder.record:
         chosen = schedule or choose_schedule(source, teacher, texts, held_out, plan, say)

@@ -14,7 +14,7 @@ from attenuator.errors import InvalidRequest
 from attenuator.export.choose import AGREEMENT
 from attenuator.tuning.adapt.keep import TaughtKeep, finished, lines, summary, teach_keep
 from attenuator.tuning.adapt.pipeline import load_teacher
-from attenuator.tuning.adapt.selecting import KEEP
+from attenuator.tuning.adapt.selecting import KEEP, load_keep_student
 from attenuator.tuning.adapt.settings import BATCH_TEXTS, SETTINGS, AdaptSettings
 from attenuator.tuning.adapt.texts import TextFiles
 from attenuator.tuning.choices import changes_of
@@ -79,12 +79,13 @@ def taught_by(settings: AdaptSettings, source: Path, say: Callable[[str], None])
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     refuse_others(settings)
     files = TextFiles(settings)
-    texts = files.tokenized(load_teacher(source))
+    teacher, original = load_teacher(source, recordable=False), load_keep_student(source, settings.schedule or "first")
+    texts = files.tokenized(teacher)
     identity = {name: getattr(settings, name) for name in (*IDENTITY, *READING)}
     began_with = {KEEP.name: True, "checkpoint": str(source), **files.identity, **identity}
     folder = OutputFolder(settings.output, began_with, resume=settings.resume)
     plan = plan_for(settings, folder, [len(text.token_ids) for text in texts.learnt])
-    result = teach_keep(source, texts, folder, plan, schedule=settings.schedule, say=say, begun=clock)
+    result = teach_keep(teacher, original, texts, folder, plan, schedule=settings.schedule, say=say, begun=clock)
     for line in lines(result) if result.after else ():
         say(line)
     return result

@@ -81,8 +81,16 @@ class Adapted:
         return next(figures for figures in self.after if figures.value == value)
 
 
-def load_teacher(source: Path, positions: str = TRAINED_POSITIONS, max_tokens: int | None = None) -> Trainable:
-    """The checkpoint as it is, not to be trained; positions and longest input as `checkpoints.load` takes them.
+def load_teacher(
+    source: Path, positions: str = TRAINED_POSITIONS, max_tokens: int | None = None, *, recordable: bool = True
+) -> Trainable:
+    """The checkpoint as it is, not to be trained.
+
+    Args:
+        source: its folder.
+        positions: as `checkpoints.load` takes them.
+        max_tokens: likewise.
+        recordable: whether a student learns the outputs of its attention, and not its answers alone.
 
     Raises:
         ExportError: it has no trained classifier, computes its attention by itself, or has the new attention already.
@@ -99,7 +107,8 @@ def load_teacher(source: Path, positions: str = TRAINED_POSITIONS, max_tokens: i
             f"the checkpoint '{source}' was trained with {teacher.attention} attention, must have been with "
             f"{BASELINE.attention}: `attenuator train` goes on training it"
         )
-    make_recordable(teacher.model, teacher.inner)
+    if recordable:
+        make_recordable(teacher.model, teacher.inner)
     teacher.model.eval().requires_grad_(False)
     return teacher
 

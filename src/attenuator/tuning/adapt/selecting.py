@@ -39,7 +39,8 @@ class Student:
     """A checkpoint whose layers select tokens, with gradients.
 
     What it computes is what `attenuator export` traces, with the operators in differentiable form. Weights that export
-    makes constants of stay as they are: tables of distances, and projections that it splits.
+    makes constants of stay as they are: a DeBERTa's tables of distances with the projections that they were made by,
+    and those of the first DeBERTa, which the graph has as copies.
 
     Args:
         trainable: the checkpoint; its weights are taught in place.
@@ -52,7 +53,6 @@ class Student:
     def __init__(self, trainable: Trainable, schedule: str) -> None:
         self.trainable = trainable
         inner = trainable.inner
-        self.state_names = list(inner.state_dict())
         architecture = architecture_of(read_model_type(trainable.source))
         keys = [key for key in architecture.operators(inner.config) if key in FORMS]
         named = {OPERATOR_BY_KEY[key].asked_as or key: key for key in keys}
@@ -119,7 +119,7 @@ class Student:
     def changed(self, teacher: Trainable) -> dict[str, Tensor]:
         """The weights that teaching changed, by name; `teacher` is the checkpoint as it was."""
         own, before = self.trainable.inner.state_dict(), teacher.inner.state_dict()
-        return {name: own[name].contiguous() for name in self.state_names if not torch.equal(own[name], before[name])}
+        return {name: own[name].contiguous() for name in before if not torch.equal(own[name], before[name])}
 
 
 def load_keep_student(source: Path, schedule: str) -> Student:

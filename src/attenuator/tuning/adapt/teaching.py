@@ -79,6 +79,11 @@ class Teaching(Trainer):
         if shown:
             self.add_callback(Evaluations())
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Writes the weights that the checkpoint has, without those that its graph shares with them or repeats."""
+        state = self.model.state_dict()
+        super()._save(output_dir, {name: state[name] for name in self.teacher.model.state_dict()})
+
     def shares(self) -> tuple[float, float]:
         """Of the step under way: the smallest, and one that seed and step draw."""
         draw = np.random.default_rng([self.args.seed, self.state.global_step])

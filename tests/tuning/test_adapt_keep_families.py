@@ -1,0 +1,95 @@
+"""`attenuator adapt --keep` for every family whose bundles have `keep`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import CHECKPOINTS, TEXTS, save
+
+from attenuator.errors import ExportError
+from attenuator.export import taught
+from attenuator.export.families import FAMILIES, OWN_ENCODER
+from attenuator.export.pipeline import export
+from attenuator.export.taught import TaughtWeights
+from attenuator.runtime import Row, load
+from attenuator.tuning import data
+from attenuator.tuning.adapt.keep import HeldOut, taught_in
+from attenuator.tuning.adapt.pipeline import Texts, load_teacher
+from attenuator.tuning.adapt.selecting import Student, load_keep_student
+from attenuator.tuning.batches import Rows
+from attenuator.tuning.plan import Plan
+
+SCHEDULE, BELOW, SMALL = "first", 0.5, 0.1
+# Of each family, the first of the checkpoints that tests have: its name by that of the family.
+FIRST = {checkpoint.config.model_type: name for name, checkpoint in reversed(CHECKPOINTS.items())}
+FIRST[OWN_ENCODER] = "encoder-softmax"
+WITHOUT_KEEP = ["yoso", "nystromformer"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums in the same order in every run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def taught_from(source: Path, folder: Path) -> tuple[Student, list[data.Encoded]]:
+    """Teaches a checkpoint for a few steps and writes it; gives the student, and texts that it was taught with."""
+    teacher = load_teacher(source, recordable=False)
+    encoded = data.encode([data.Text("", {"text": text}) for text in TEXTS * 4], teacher.texts, truncate=False)
+    texts = Texts(encoded, encoded[:6], None)
+    plan = Plan(folder / "steps", epochs=3, learning_rate=1e-2, batch_tokens=64)
+    student, outcome = taught_in(source, SCHEDULE, teacher, texts, HeldOut(texts, teacher), plan, shown=False)
+    assert outcome.reason == "finished"
+    teacher.save(folder)
+    taught.write(folder, TaughtWeights(student.changed(teacher), SCHEDULE, student.merge, BELOW))
+    return student, encoded[:3]
+
+
+def test_each_family_is_tried() -> None:
+    assert set(FIRST) == {family.model_type for family in FAMILIES}
+
+
+@pytest.mark.parametrize("name", [name for name in FIRST.values() if name not in WITHOUT_KEEP])
+def test_a_family_is_taught(name: str, tmp_path: Path) -> None:
+    source = save(CHECKPOINTS[name], tmp_path / "source")
+    student, texts = taught_from(source, tmp_path / "taught")
+    weights = taught.read(tmp_path / "taught")
+    assert weights is not None
+    loaded = load_keep_student(tmp_path / "taught", SCHEDULE)
+    rows = Rows(texts)
+    before, after = loaded.predict(rows, SMALL, 512), student.predict(rows, SMALL, 512)
+    assert np.abs(before - after).max() > 1e-3
+    with weights.within(loaded.trainable.inner):
+        np.testing.assert_array_equal(loaded.predict(rows, SMALL, 512), after)
+    np.testing.assert_array_equal(loaded.predict(rows, SMALL, 512), before)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "deberta-v2"])
+def test_its_bundle_answers_as_taught_and_exactly_as_it_did_bit_for_bit(name: str, tmp_path: Path) -> None:
+    source = save(CHECKPOINTS[name], tmp_path / "source")
+    student, texts = taught_from(source, tmp_path / "taught")
+    export(str(source), output=tmp_path / "original", schedule=SCHEDULE, merge=student.merge)
+    export(str(tmp_path / "taught"), output=tmp_path / "both")
+    original, both = (load(tmp_path / name, check=False) for name in ("original", "both"))
+
+    def answers(model: Any, keep: float) -> np.ndarray:
+        rows = [Row(text.token_ids, text.type_ids, both.knobs.check({"keep": keep})) for text in texts]
+        return np.stack([answer.logits for answer in model.run(rows)])
+
+    np.testing.assert_array_equal(answers(both, 1.0), answers(original, 1.0))
+    of_student = student.predict(Rows(texts), SMALL, 512)
+    np.testing.assert_allclose(answers(both, SMALL), of_student, rtol=0, atol=2e-4)
+    assert np.abs(answers(original, SMALL) - of_student).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", WITHOUT_KEEP)
+def test_a_family_without_keep_is_refused(name: str, tmp_path: Path) -> None:
+    source = save(CHECKPOINTS[name], tmp_path / "source")
+    with pytest.raises(ExportError, match=r"keep|num_landmarks"):
+        load_keep_student(source, SCHEDULE)
