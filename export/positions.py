@@ -52,8 +52,8 @@ def add_table(model: Any) -> None:
     model.register_buffer(BUFFER, table, persistent=False)
     positions = model.positions
     model.position_formula = {
-        "frequencies": positions.frequencies.detach().numpy().copy(),
-        "scale": positions.scale.detach().numpy().copy(),
+        "frequencies": positions.frequencies.detach().cpu().numpy().copy(),
+        "scale": positions.scale.detach().cpu().numpy().copy(),
     }
 
 

@@ -1,6 +1,7 @@
 """`attenuator adapt --keep` for every family whose bundles have `keep`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,11 @@ def test_a_family_without_keep_is_refused(name: str, tmp_path: Path) -> None:
     source = save(CHECKPOINTS[name], tmp_path / "source")
     with pytest.raises(ExportError, match=r"keep|num_landmarks"):
         load_keep_student(source, SCHEDULE)
+
+
+def test_batches_are_where_the_model_is(tmp_path: Path) -> None:
+    model = load_teacher(save(CHECKPOINTS["bert"], tmp_path / "source"), recordable=False)
+    elsewhere = replace(model.collator, device=torch.device("meta"))
+    rows = [Rows(data.encode([data.Text("", {"text": TEXTS[0]})], model.texts, truncate=False))[0]]
+    assert {tensor.device for tensor in model.collator(rows).values()} == {next(model.model.parameters()).device}
+    assert {tensor.device.type for tensor in elsewhere(rows).values()} == {"meta"}

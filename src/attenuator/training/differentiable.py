@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attenuator.ops import OPERATORS
+from attenuator.ops.kept_lengths.spec import SPEC as LENGTHS
 from attenuator.ops.spec import Operator
 from attenuator.ops.torch_op import overload
 
@@ -233,13 +233,18 @@ def sequence_pool(hidden: Tensor, cu_seqlens: Tensor, *, mode: str = "first") ->
     return total / layout.lengths[:, None]
 
 
+def kept_lengths(cu_seqlens: Tensor, keep: Tensor, **attributes: Any) -> Tensor:
+    """`KeptLengths`, from lengths and a knob alone: there is nothing to learn, and its kernel is the CPU's."""
+    counted: Tensor = overload(LENGTHS)(cu_seqlens.cpu(), keep.cpu(), **attributes)
+    return counted.to(cu_seqlens.device)
+
+
 FORMS: dict[str, Callable[..., Any]] = {
     "softmax": softmax_attention,
     "relative": relative_attention,
     "select": token_select,
     "pool": sequence_pool,
-    # From lengths and a knob alone: there is nothing to learn.
-    **{operator.key: overload(operator) for operator in OPERATORS if operator.key == "kept_lengths"},
+    LENGTHS.key: kept_lengths,
 }
 
 

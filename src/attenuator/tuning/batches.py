@@ -111,10 +111,12 @@ class Collator:
     Attributes:
         pad_id: token id of padding.
         has_token_types: whether the model takes token types.
+        device: where the model is.
     """
 
     pad_id: int
     has_token_types: bool
+    device: torch.device = torch.device("cpu")
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and, where there are some, `token_type_ids` int64 `[batch, tokens]`; `labels`.
@@ -136,7 +138,7 @@ class Collator:
                 batch["token_type_ids"][index, :tokens] = torch.from_numpy(row.encoded.type_ids)
         if rows[0].target is not None:
             batch["labels"] = torch.from_numpy(np.stack([np.asarray(row.target) for row in rows]))
-        return batch
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
 
 @torch.inference_mode()
@@ -160,7 +162,7 @@ def predict(
     for indices in LengthBatches(rows.lengths, batch_tokens):
         batch = collator([Row(rows.encoded[index]) for index in indices])
         order += indices
-        parts.append(model(**batch).logits.float().numpy())
+        parts.append(model(**batch).logits.float().cpu().numpy())
     model.train(was_training)
     logits = np.concatenate(parts)
     return logits[np.argsort(order)]

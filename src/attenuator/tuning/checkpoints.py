@@ -55,7 +55,7 @@ class Trainable:
 
     Attributes:
         model: takes padded batches, as `Collator` has them; returns logits, and the loss where there are labels. In
-            fp32 and training mode.
+            fp32 and training mode, on the GPU where torch has one.
         source: the checkpoint's folder.
         tokenizer: of transformers, or a `tokenizers.Tokenizer` for the own encoder.
         texts: tokenizes as the service will.
@@ -206,12 +206,13 @@ def load(
     types = token_types(inner)
     longest = longest_input(min(architecture.max_tokens(inner.config), held.max_tokens), max_tokens)
     pad_id = 0 if is_own else config.pad_token_id or 0
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Trainable(
-        model=(PackedClassifier(inner) if is_own else inner).float().train(),
+        model=(PackedClassifier(inner) if is_own else inner).float().train().to(device),
         source=folder,
         tokenizer=tokenizer,
         texts=text_encoder(held, longest, vocab_size, max(1, types)),
-        collator=Collator(pad_id, types > 1),
+        collator=Collator(pad_id, types > 1, device),
         labels=names,
         task=task_of(config),
         attention=chosen,

@@ -145,7 +145,7 @@ def refuse_other_attention(source: Path, teacher: Trainable, attention: str, cha
         ExportError: says why.
     """
     model = load(source, attention, settings=changes).model.eval()
-    ids = torch.full((1, 2), teacher.collator.pad_id)
+    ids = torch.full((1, 2), teacher.collator.pad_id, device=teacher.collator.device)
     try:
         with torch.no_grad():
             model(input_ids=ids, attention_mask=torch.ones_like(ids))

@@ -60,7 +60,10 @@ class Student:
             raise ExportError(f"the checkpoint '{trainable.source}' has no {KEEP.name} that could be taught")
         has_types = trainable.collator.has_token_types
         operator = named[BASELINE.key]
-        self.classifier = PackedClassifier(architecture, inner, operator, {}, has_types, schedule, MEAN)
+        self.device = trainable.collator.device
+        with self.device:  # what the graph's preparation makes is made there
+            self.classifier = PackedClassifier(architecture, inner, operator, {}, has_types, schedule, MEAN)
+        self.classifier.form = form
         self.merge = MEAN
         try:
             self._check(schedule)
@@ -68,7 +71,6 @@ class Student:
             self.classifier.merge = self.merge = DROPPED
             self.classifier.choose(schedule)
             self._check(schedule)
-        self.classifier.form = form
         for block in architecture.blocks(inner):
             tables = dict(block.tables.named_buffers()) if hasattr(block, "tables") else {}
             if {"pos_key", "pos_query"} & set(tables) and hasattr(block.attention.self, "pos_ebd_size"):
@@ -77,7 +79,7 @@ class Student:
 
     def _check(self, schedule: str) -> None:
         """Refuses a model that selects nothing, or cannot merge what it leaves out."""
-        with torch.no_grad():
+        with torch.no_grad(), self.device:
             check_selection(self.classifier, schedule)
 
     @property
@@ -94,16 +96,17 @@ class Student:
         """
         is_token = batch["attention_mask"].bool()
         offset = self.classifier.architecture.position_offset(self.classifier.model.config)
-        along = torch.arange(offset, offset + is_token.shape[1], device=is_token.device)
-        values = {
-            "input_ids": batch["input_ids"][is_token],
-            "position_ids": along.expand_as(is_token)[is_token],
-            "cu_seqlens": cu_seqlens_of(is_token).cpu(),
-            KEEP.name: torch.full((len(is_token),), keep),
-        }
-        if "token_type_ids" in batch:
-            values["token_type_ids"] = batch["token_type_ids"][is_token]
-        logits: Tensor = self.classifier(*(values[name] for name in self.classifier.inputs))
+        with self.device:
+            along = torch.arange(offset, offset + is_token.shape[1])
+            values = {
+                "input_ids": batch["input_ids"][is_token],
+                "position_ids": along.expand_as(is_token)[is_token],
+                "cu_seqlens": cu_seqlens_of(is_token),
+                KEEP.name: torch.full((len(is_token),), keep),
+            }
+            if "token_type_ids" in batch:
+                values["token_type_ids"] = batch["token_type_ids"][is_token]
+            logits: Tensor = self.classifier(*(values[name] for name in self.classifier.inputs))
         return logits
 
     @torch.no_grad()
@@ -113,7 +116,7 @@ class Student:
         for indices in rows.batches(batch_tokens):
             batch = self.trainable.collator([Row(rows.encoded[index]) for index in indices])
             order += indices
-            parts.append(self.logits(batch, keep).float().numpy())
+            parts.append(self.logits(batch, keep).float().cpu().numpy())
         return np.concatenate(parts)[np.argsort(order)]
 
     def changed(self, teacher: Trainable) -> dict[str, Tensor]:
