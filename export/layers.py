@@ -217,7 +217,7 @@ def encoder(layer: Any, hidden: Tensor, batch: PackedBatch) -> Tensor:
 
 
 def split_linear(linear: nn.Linear, parts: int) -> list[nn.Linear]:
-    """Linear layers over equal slices of a fused one's outputs, sharing its weights."""
+    """Linear layers over equal slices of a fused one's outputs, sharing its weights: who trains them trains it."""
     weights = linear.weight.chunk(parts)
     biases = linear.bias.chunk(parts) if linear.bias is not None else [None] * parts
     pieces = []

@@ -44,14 +44,16 @@ def adapt(source: Path, data: Path, output: Path, *further: str) -> int:
     return attenuator(["adapt", str(source), "--data", str(data), "--output", str(output), *options])
 
 
-def ids_of(tokens: int) -> dict[str, torch.Tensor]:
-    ids = torch.from_numpy(np.random.default_rng(1).integers(5, VOCAB, (1, tokens)))
+def ids_of(tokens: int, model: Any) -> dict[str, torch.Tensor]:
+    """A text of drawn tokens, where a model is."""
+    drawn = np.random.default_rng(1).integers(5, VOCAB, (1, tokens))
+    ids = torch.from_numpy(drawn).to(next(model.parameters()).device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def windowed(folder: Path) -> Any:
     """A Longformer whose global token has the projections of the others."""
-    model = checkpoints.load(save(CHECKPOINTS["longformer"], folder)).model.eval()
+    model = checkpoints.load(save(CHECKPOINTS["longformer"], folder)).model.cpu().eval()
     for layer in model.longformer.encoder.layer:
         attention = layer.attention.self
         for name in ("query", "key", "value"):
@@ -66,7 +68,7 @@ def test_without_its_windows_a_longformer_is_what_it_was_where_they_reach_over_t
     assert (other.config.id2label, other.config.problem_type) == (model.config.id2label, model.config.problem_type)
     with torch.no_grad():
         for tokens, same in ((5, True), (40, False)):  # 4 tokens on either side in the first layer
-            logits, expected = (one(**ids_of(tokens)).logits for one in (other, model))
+            logits, expected = (one(**ids_of(tokens, one)).logits for one in (other, model))
             assert torch.allclose(logits, expected, atol=1e-5) is same
     bert = checkpoints.load(save(CHECKPOINTS["bert"], tmp_path / "bert")).model
     assert without_windows(bert) is bert
@@ -75,7 +77,7 @@ def test_without_its_windows_a_longformer_is_what_it_was_where_they_reach_over_t
 def test_attention_of_windows_is_recorded_without_padding(tmp_path: Path) -> None:
     source = save(CHECKPOINTS["longformer"], tmp_path / "longformer")
     teacher, expected = load_teacher(source), checkpoints.load(source).model.eval()
-    batch = ids_of(21)
+    batch = ids_of(21, expected)
     outputs: list[torch.Tensor] = []
     for layer in expected.longformer.encoder.layer:
         layer.attention.self.register_forward_hook(lambda _, __, output: outputs.append(output[0]))
@@ -105,7 +107,7 @@ def test_texts_beyond_the_learned_positions_are_read(positions: str, tmp_path: P
     source = save(CHECKPOINTS["bert"], tmp_path / "bert")
     for model in (load_teacher(source, positions, LONG), load_student(source, "yoso", starting(), positions, LONG)):
         with torch.no_grad():
-            assert model.model(**ids_of(LONG)).logits.isfinite().all()
+            assert model.model(**ids_of(LONG, model.model)).logits.isfinite().all()
 
 
 def test_texts_beyond_the_learned_positions_are_learnt(tmp_path: Path) -> None:

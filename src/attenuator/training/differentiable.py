@@ -183,7 +183,7 @@ def relative_attention(
         scores = scores + (keys @ table(pos_query, num_heads)).gather(3, rows.transpose(2, 3)).transpose(2, 3)
     scores = scores * (scale or keys.shape[3] ** -0.5)
     if rows is not None and bias is not None:
-        scores = scores + bias.t()[torch.arange(num_heads)[None, :, None, None], rows]
+        scores = scores + bias.t()[torch.arange(num_heads, device=rows.device)[None, :, None, None], rows]
     return mix(weighed(scores, layout, unmerged_cu_seqlens), value, layout, None, queries, importance)
 
 

@@ -116,7 +116,7 @@ class Collator:
 
     pad_id: int
     has_token_types: bool
-    device: torch.device = torch.device("cpu")
+    device: torch.device
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and, where there are some, `token_type_ids` int64 `[batch, tokens]`; `labels`.

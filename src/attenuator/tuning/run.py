@@ -159,7 +159,9 @@ def seconds_per_step(trainer: Trainer, rows: Rows, collator: Collator, plan: Pla
         for indices in (chosen[-1], *chosen):  # the first pass also pays for what PyTorch sets up
             begun = time.perf_counter()
             inputs = trainer._prepare_inputs(collator([rows[index] for index in indices]))
-            trainer.compute_loss(trainer.model, inputs).backward()
+            loss = trainer.compute_loss(trainer.model, inputs)
+            loss.backward()
+            float(loss.detach())  # which waits for a GPU
             seconds.append(time.perf_counter() - begun)
     return float(np.mean(seconds[1:]))
 

@@ -149,14 +149,13 @@ def taught_in(
 
 
 def choose_schedule(
-    source: Path, teacher: Trainable, texts: Texts, held_out: HeldOut, plan: Plan, say: Callable[[str], None]
+    names: Sequence[str], teacher: Trainable, texts: Texts, held_out: HeldOut, plan: Plan, say: Callable[[str], None]
 ) -> str | None:
-    """The schedule that takes the least work to stay as near to the exact answers, each taught for a short while.
+    """Of some schedules the one that takes the least work to stay as near to the exact answers, each taught briefly.
 
     Returns:
         Its name; None after an interruption.
     """
-    names = candidates(load_keep_student(source, "first"))
     if len(names) == 1:
         return names[0]
     watched_rows = watched(texts.held_out, held_out.logits)
@@ -171,7 +170,7 @@ def choose_schedule(
             steps_folder=place,
             max_minutes=None if plan.max_minutes is None else plan.max_minutes * TRIED / len(names),
         )
-        student, outcome = taught_in(source, name, teacher, texts, held_out, trial, shown=False)
+        student, outcome = taught_in(teacher.source, name, teacher, texts, held_out, trial, shown=False)
         if outcome.reason == "interrupted":
             return None
         shutil.rmtree(place, ignore_errors=True)
@@ -218,7 +217,7 @@ def teach_keep(
 
     Args:
         teacher: a softmax checkpoint as it is.
-        original: the same with a selection that `schedule`, or any, spreads.
+        original: a student of the same checkpoint, untaught; its schedule is set here.
         texts: to learn from, and held out; without labels.
         folder: the output.
         plan: of the run.
@@ -234,7 +233,7 @@ def teach_keep(
     begun = time.monotonic() if begun is None else begun
     held_out = HeldOut(texts, teacher)
     if "schedule" not in folder.record:
-        chosen = schedule or choose_schedule(source, teacher, texts, held_out, plan, say)
+        chosen = schedule or choose_schedule(candidates(original), teacher, texts, held_out, plan, say)
         if chosen is None:
             return TaughtKeep(Outcome("interrupted", 0, 0, time.monotonic() - begun), "")
         folder.write(schedule=chosen)

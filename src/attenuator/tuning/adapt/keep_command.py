@@ -79,7 +79,8 @@ def taught_by(settings: AdaptSettings, source: Path, say: Callable[[str], None])
     torch.set_num_threads(settings.threads or torch.get_num_threads())
     refuse_others(settings)
     files = TextFiles(settings)
-    teacher, original = load_teacher(source, recordable=False), load_keep_student(source, settings.schedule or "first")
+    teacher = load_teacher(source, recordable=False)
+    original = load_keep_student(source, settings.schedule or "first")
     texts = files.tokenized(teacher)
     identity = {name: getattr(settings, name) for name in (*IDENTITY, *READING)}
     began_with = {KEEP.name: True, "checkpoint": str(source), **files.identity, **identity}

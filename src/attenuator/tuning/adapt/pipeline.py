@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import BigBirdForSequenceClassification
 
 from attenuator import training
 from attenuator.bundle import TRAINED_POSITIONS
@@ -93,7 +94,8 @@ def load_teacher(
         recordable: whether a student learns the outputs of its attention, and not its answers alone.
 
     Raises:
-        ExportError: it has no trained classifier, computes its attention by itself, or has the new attention already.
+        ExportError: it has no trained classifier or has the new attention already, or, where that is to be recorded,
+            computes its attention by itself.
     """
     teacher = load(source, positions=positions, max_tokens=max_tokens)
     if teacher.new_weights:
@@ -107,6 +109,8 @@ def load_teacher(
             f"the checkpoint '{source}' was trained with {teacher.attention} attention, must have been with "
             f"{BASELINE.attention}: `attenuator train` goes on training it"
         )
+    if isinstance(teacher.inner, BigBirdForSequenceClassification):  # which turns to it at the first short text
+        teacher.inner.base_model.set_attention_type("original_full")
     if recordable:
         make_recordable(teacher.model, teacher.inner)
     teacher.model.eval().requires_grad_(False)

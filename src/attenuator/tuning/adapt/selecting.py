@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,8 @@ class Student:
     """A checkpoint whose layers select tokens, with gradients.
 
     What it computes is what `attenuator export` traces, with the operators in differentiable form. Weights that export
-    makes constants of stay as they are: a DeBERTa's tables of distances with the projections that they were made by,
-    and those of the first DeBERTa, which the graph has as copies.
+    makes constants of stay as they are: tables of distances and positions with the projections that made them, and what
+    the graph has as copies, the first DeBERTa's projections and a convolution.
 
     Args:
         trainable: the checkpoint; its weights are taught in place.
@@ -60,27 +61,32 @@ class Student:
             raise ExportError(f"the checkpoint '{trainable.source}' has no {KEEP.name} that could be taught")
         has_types = trainable.collator.has_token_types
         operator = named[BASELINE.key]
-        self.device = trainable.collator.device
         with self.device:  # what the graph's preparation makes is made there
             self.classifier = PackedClassifier(architecture, inner, operator, {}, has_types, schedule, MEAN)
         self.classifier.form = form
         self.merge = MEAN
         try:
             self._check(schedule)
-        except ExportError:  # not where the first token is apart from windows
+        except ExportError:  # not where the first token is apart from windows, or a convolution beside attention
             self.classifier.merge = self.merge = DROPPED
             self.classifier.choose(schedule)
             self._check(schedule)
         for block in architecture.blocks(inner):
-            tables = dict(block.tables.named_buffers()) if hasattr(block, "tables") else {}
-            if {"pos_key", "pos_query"} & set(tables) and hasattr(block.attention.self, "pos_ebd_size"):
-                block.attention.self.query_proj.requires_grad_(False)
-                block.attention.self.key_proj.requires_grad_(False)
+            attention: Any = getattr(block.attention, "self", None) if hasattr(block, "tables") else None
+            if getattr(attention, "share_att_key", False):
+                tables = dict(block.tables.named_buffers())
+                attention.key_proj.requires_grad_("pos_key" not in tables)
+                attention.query_proj.requires_grad_("pos_query" not in tables)
 
     def _check(self, schedule: str) -> None:
         """Refuses a model that selects nothing, or cannot merge what it leaves out."""
         with torch.no_grad(), self.device:
             check_selection(self.classifier, schedule)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the checkpoint is."""
+        return self.trainable.collator.device
 
     @property
     def layers(self) -> int:
@@ -96,7 +102,7 @@ class Student:
         """
         is_token = batch["attention_mask"].bool()
         offset = self.classifier.architecture.position_offset(self.classifier.model.config)
-        with self.device:
+        with self.device:  # layers make tensors too
             along = torch.arange(offset, offset + is_token.shape[1])
             values = {
                 "input_ids": batch["input_ids"][is_token],

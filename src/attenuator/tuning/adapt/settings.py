@@ -58,8 +58,8 @@ what happens without
   3. Agreement, and accuracy where there are labels, are shown before and after, over values of the knob.
 
 The output is a checkpoint with its tokenizer, whose config says what it was trained with; tune takes it from there.
-CHECKPOINT is of the families that `attenuator export` takes, the project's own encoder among them: with --keep of any
-whose bundle has that knob, without it of those whose attention can be replaced. A Longformer then becomes a RoBERTa,
+CHECKPOINT is of a family that `attenuator export` takes, or of the project's own encoder: with --keep of any whose
+bundles have the knob `keep`, without it of one whose attention can be replaced, where a Longformer becomes a RoBERTa,
 whose tokens all attend to one another. Nothing is fetched from a network.
 
 exit codes: 0 the checkpoint is written, 1 it could not be, or it was but without the --min-agreement asked for, 2

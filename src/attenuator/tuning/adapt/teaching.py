@@ -92,8 +92,8 @@ class Teaching(Trainer):
     def target(self, batch: dict[str, Tensor]) -> Tensor:
         """The teacher's logits in fp32, which are computed once for each text."""
         keys = [
-            row[: int(count)].numpy().tobytes()
-            for row, count in zip(batch["input_ids"].cpu(), batch["attention_mask"].sum(dim=1), strict=True)
+            row[:count].numpy().tobytes()
+            for row, count in zip(batch["input_ids"].cpu(), batch["attention_mask"].sum(dim=1).tolist(), strict=True)
         ]
         if not all(key in self.known for key in keys):
             with torch.no_grad():
