@@ -42,6 +42,7 @@ for isa in avx512_vnni avx512 avx2; do
   echo "sanitize: $isa, $chosen"
   ATTENUATOR_ISA=$isa tests "${files[@]}" -k "$chosen" "$@"
   lower=yes
+  export FUZZ_SEEDS=1 # as in tests/ops/test_isa.py
 done
 if [ "$best" = avx512_vnni ]; then
   echo "sanitize: avx512_amx, emulated where this machine has none"
