@@ -8,7 +8,7 @@ from attenuator.errors import ExportError
 from attenuator.export.selection import DROPPED, MERGES, NONE, SCHEDULES, can_merge, can_select
 from attenuator.export.trace import PackedClassifier
 
-__all__ = ["check_selection", "check_selection_names"]
+__all__ = ["check_selection", "check_selection_names", "why_not"]
 
 
 def check_selection_names(schedule: str | None, merge: str) -> None:
@@ -36,7 +36,7 @@ def check_selection(classifier: PackedClassifier, schedule: str | None) -> None:
     selection = classifier.selection
     if schedule not in (NONE, None) and not selection.layers:
         raise ExportError(
-            f"schedule is '{schedule}', but this bundle selects no tokens: {_why_not(classifier)}; must be {NONE}"
+            f"schedule is '{schedule}', but this bundle selects no tokens: {why_not(classifier)}; must be {NONE}"
         )
     if not selection.merges:
         return
@@ -51,7 +51,7 @@ def check_selection(classifier: PackedClassifier, schedule: str | None) -> None:
         classifier(*classifier.example())  # asks for positions where its layers need any
 
 
-def _why_not(classifier: PackedClassifier) -> str:
+def why_not(classifier: PackedClassifier) -> str:
     """Why no layer selects, whatever the schedule."""
     if classifier.architecture.reads_tokens:
         return "it classifies every token, so that all go on"

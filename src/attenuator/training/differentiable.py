@@ -103,6 +103,8 @@ def mix(
     hidden = ~layout.is_row[:, None, None, :]
     if seen is not None:
         hidden = hidden | ~seen[:, None]
+        # Padding may see nothing within its window: a softmax over nothing has no gradient, not even one of zero.
+        hidden = hidden & ~hidden.all(dim=3, keepdim=True)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=3)
     mixed = (weights.to(value.dtype) @ heads(layout.pad(value), scores.shape[1])).transpose(1, 2).flatten(2)
     mixed = mixed[:, 0] if queries == "first" else layout.pack(mixed)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attenuator.errors import InvalidRequest
+from attenuator.export import taught
 from attenuator.export.choose import AGREEMENT
 from attenuator.tuning.adapt.keep import TaughtKeep, finished, lines, summary, teach_keep
 from attenuator.tuning.adapt.pipeline import load_teacher
@@ -80,6 +81,11 @@ def taught_by(settings: AdaptSettings, source: Path, say: Callable[[str], None])
     refuse_others(settings)
     files = TextFiles(settings)
     teacher = load_teacher(source, recordable=False)
+    if (teacher.source / taught.FILE).exists():
+        raise InvalidRequest(
+            f"the checkpoint '{source}' was taught already and would lose what it learnt; give the one that it was "
+            f"made of, or a copy without {taught.FILE}"
+        )
     original = load_keep_student(source, settings.schedule or "first")
     texts = files.tokenized(teacher)
     identity = {name: getattr(settings, name) for name in (*IDENTITY, *READING)}

@@ -18,7 +18,7 @@ from attenuator.export.checkpoint import read_model_type
 from attenuator.export.choose import distinct
 from attenuator.export.packed import OPERATOR_BY_KEY
 from attenuator.export.selection import DROPPED, LENGTHS, exponents
-from attenuator.export.selection_checks import check_selection
+from attenuator.export.selection_checks import check_selection, why_not
 from attenuator.export.trace import PackedClassifier
 from attenuator.ops import BASELINE
 from attenuator.ops.kept_lengths.rule import MEAN, kept_length
@@ -58,7 +58,7 @@ class Student:
         keys = [key for key in architecture.operators(inner.config) if key in FORMS]
         named = {OPERATOR_BY_KEY[key].asked_as or key: key for key in keys}
         if BASELINE.key not in named:
-            raise ExportError(f"the checkpoint '{trainable.source}' has no {KEEP.name} that could be taught")
+            raise self._without_keep("its attention does not say what each row matters")
         has_types = trainable.collator.has_token_types
         operator = named[BASELINE.key]
         with self.device:  # what the graph's preparation makes is made there
@@ -80,8 +80,14 @@ class Student:
 
     def _check(self, schedule: str) -> None:
         """Refuses a model that selects nothing, or cannot merge what it leaves out."""
+        if not self.classifier.selection.layers and len(candidates(self)) == 1:  # with every schedule
+            raise self._without_keep(why_not(self.classifier))
         with torch.no_grad(), self.device:
             check_selection(self.classifier, schedule)
+
+    def _without_keep(self, reason: str) -> ExportError:
+        """The error of a checkpoint that has no selection."""
+        return ExportError(f"the checkpoint '{self.trainable.source}' has no {KEEP.name} to teach: {reason}")
 
     @property
     def device(self) -> torch.device:

@@ -92,8 +92,8 @@ class AdaptSettings(RunSettings):
     attention: AttentionName = REPLACEMENTS[0]
     """The attention to learn."""
     min_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Fail where answers agree with the softmax model's on a smaller share of the texts held out; with --keep: at every
-    `keep` that was measured."""
+    """Fail where answers agree with the softmax model's on a smaller share of the texts held out; with --keep: where no
+    `keep` that was measured reaches it."""
     max_minutes: Minutes | None = 20.0
     """Time that the command may take, measuring included; its steps are planned to fit."""
     epochs: Epochs = 8.0

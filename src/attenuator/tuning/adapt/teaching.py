@@ -90,15 +90,17 @@ class Teaching(Trainer):
         return LOW, math.exp(draw.uniform(math.log(LOW), math.log(HIGH)))
 
     def target(self, batch: dict[str, Tensor]) -> Tensor:
-        """The teacher's logits in fp32, which are computed once for each text."""
-        keys = [
-            row[:count].numpy().tobytes()
-            for row, count in zip(batch["input_ids"].cpu(), batch["attention_mask"].sum(dim=1).tolist(), strict=True)
-        ]
-        if not all(key in self.known for key in keys):
-            with torch.no_grad():
-                logits = self.teacher.model(**batch).logits.float()
-            self.known |= dict(zip(keys, logits, strict=True))
+        """The teacher's logits in fp32, computed once for each text.
+
+        Each is computed alone: its bits then hang on no batch, and a run that goes on learns what it would have.
+        """
+        keys = []
+        for at, count in enumerate(batch["attention_mask"].sum(dim=1).tolist()):
+            alone = {name: rows[at : at + 1, :count] for name, rows in batch.items()}
+            keys.append(alone["input_ids"].cpu().numpy().tobytes())
+            if keys[-1] not in self.known:
+                with torch.no_grad():
+                    self.known[keys[-1]] = self.teacher.model(**alone).logits[0].float()
         return torch.stack([self.known[key] for key in keys])
 
     def compute_loss(

@@ -45,7 +45,7 @@ class TextFiles:
         if len(self.held_out) < FEWEST_HELD_OUT or not self.learnt:
             raise InvalidRequest(
                 f"{len(self.learnt)} texts are to learn from and {len(self.held_out)} to compare answers on, must be "
-                f"at least 1 and {FEWEST_HELD_OUT}: give more texts"
+                f"at least 1 and {FEWEST_HELD_OUT}: give more texts, or hold others back (equal texts stay together)"
             )
 
     def _read(self, path: Path) -> Data:
