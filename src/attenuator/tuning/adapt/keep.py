@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from attenuator.calibration.proportions import wilson
 from attenuator.export import taught
@@ -99,11 +100,15 @@ class HeldOut:
     Args:
         texts: of the run.
         teacher: the checkpoint as it is.
+
+    Attributes:
+        learnt: its exact answers to the texts to learn from that a run has met, for the runs after it.
     """
 
     def __init__(self, texts: Texts, teacher: Trainable) -> None:
         self.texts, self.teacher = texts, teacher
         self.rows = Rows(texts.held_out)
+        self.learnt: dict[bytes, Tensor] = {}
         self.logits = predict(teacher.model, self.rows, teacher.collator, BATCH_TOKENS)
 
     def figures(self, logits: Logits, share: float) -> Figures:
@@ -143,7 +148,7 @@ def taught_in(
         trainer_class=Teaching,
         announce=announce,
         shown=shown,
-        options={"student": student, "teacher": teacher, "shown": shown},
+        options={"student": student, "teacher": teacher, "known": held_out.learnt, "shown": shown},
     )
     return student, outcome
 

@@ -68,14 +68,16 @@ class Teaching(Trainer):
     Args:
         student: what is trained.
         teacher: the checkpoint as it was.
+        known: its logits by the tokens of a text; filled as texts are met.
         shown: whether each evaluation is said on stderr.
     """
 
-    def __init__(self, *, student: Student, teacher: Trainable, shown: bool, **further: Any) -> None:
+    def __init__(
+        self, *, student: Student, teacher: Trainable, known: dict[bytes, Tensor], shown: bool, **further: Any
+    ) -> None:
         super().__init__(**further)
-        self.student, self.teacher = student, teacher
+        self.student, self.teacher, self.known = student, teacher, known
         self.reduced = reduced_precision()
-        self.known: dict[bytes, Tensor] = {}
         if shown:
             self.add_callback(Evaluations())
 
