@@ -295,7 +295,7 @@ def answer_of(parsed: ParsedRequest, ran: Ran, timing_ms: Mapping[str, float]) -
     for name in ("expected_agreement", "steps", "relative_cost"):
         if fields[name] is None:
             del fields[name]
-    logits = np.vstack([result.logits for result in answered.results])
+    logits = np.concatenate([result.logits for result in answered.results]).reshape(-1, len(model.manifest.labels))
     answer = Answer(model, fields, model.scores(logits), logits, [*answered.fields()])
     return answer if parsed.asked.steps is None else in_steps(answer, parsed.asked.steps, ran)
 

@@ -78,11 +78,21 @@ def log_request(method: str, route: str, status: int, duration_ms: float, fields
                 message += f" {name}.{key}={one}"
         else:
             message += f" {name}={value}"
-    access.log(level, "%s", message, extra={"fields": record | fields})
+    line = access.makeRecord(access.name, level, "", 0, message, None, None)
+    line.fields = record | fields
+    access.handle(line)
 
 
 class TextFormatter(logging.Formatter):
     """A message a line, whatever it quotes, such as a folder's name; an exception's traceback follows on its own."""
+
+    _second, _clock = 0, ""  # the last line's, as the epoch's and as written
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - overrides
+        """The local time in milliseconds; the clock is written once a second."""
+        if (second := int(record.created)) != self._second:
+            self._second, self._clock = second, super().formatTime(record, "%Y-%m-%d %H:%M:%S")
+        return self.default_msec_format % (self._clock, record.msecs)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides
         """The line without the traceback, with the id of the request that it belongs to."""

@@ -2,12 +2,16 @@
 
 Requests are counted from the fields of their line in the access log, batches by the lanes; what the service holds at
 the moment, queues, lanes, models, connections, is read when the metrics are scraped (`Gauges`).
+
+A run pushes what counts it out of the processor's caches, and fetching that again takes longer than counting. So
+requests and batches are counted a few times a second, and before a scrape, those since the last time in one go.
 """
 
 import asyncio
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -34,6 +38,7 @@ MIXED = "mixed"
 MOST_STEPS = 8  # of a label; more count as so many
 FLOAT_RANGES = 4  # of a knob's values, of equal width, from 0 to its highest one
 WHOLE_BASE = 4  # a range of whole numbers ends at a power of this
+COUNT_EVERY_S = 0.25
 STATES = ("starting", "ready", "draining", "stopped")
 Values = Mapping[tuple[str, ...], float]  # by the values of a gauge's labels
 
@@ -62,7 +67,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call] # a series that doubles every counter, and that hardly anyone reads
         self.registry = CollectorRegistry(auto_describe=False)
         self.described: list[Description] = []
-        self.before_scrape: list[Callable[[], None]] = []
+        self._uncounted: list[Callable[[], None]] = []
+        self.before_scrape: list[Callable[[], None]] = [self._count]
         self._writing: dict[str, asyncio.Task[bytes]] = {}
         ProcessCollector(registry=self.registry)
         self._add_those_of_requests()
@@ -71,11 +77,21 @@ class Metrics:
 
     def listen(self, listeners: Listeners) -> None:
         """Listens to everything that is counted."""
-        listeners.request_ended.append(self.request_ended)
-        listeners.batch_ran.append(self.batch_ran)
+        listeners.request_ended.append(lambda *told: self._count_soon(partial(self.request_ended, *told)))
+        listeners.batch_ran.append(lambda run: self._count_soon(partial(self.batch_ran, run)))
         listeners.batch_failed.append(lambda model, lane: self._failures(model.manifest.name, lane).inc())
         listeners.lane_restarted.append(lambda lane: self._restarts(lane).inc())
         listeners.session_restarted.append(lambda model: self._sessions(model.manifest.name).inc())
+
+    def _count_soon(self, count: Callable[[], None]) -> None:
+        if not self._uncounted:
+            asyncio.get_running_loop().call_later(COUNT_EVERY_S, self._count)
+        self._uncounted.append(count)
+
+    def _count(self) -> None:
+        uncounted, self._uncounted = self._uncounted, []
+        for count in uncounted:
+            count()
 
     def request_ended(self, route: str, status: int, seconds: float, fields: Noted) -> None:
         """Counts a request, as `Listeners.request_ended` tells of it."""

@@ -6,6 +6,7 @@ one of them, by its knob alone: at the exact value always in the model's own.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,7 @@ def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]
     Raises:
         BundleError: the manifest names a graph input that this version cannot fill.
     """
-    lengths = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
-    cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=cu_seqlens[1:], dtype=np.int32)
+    lengths = [len(row.token_ids) for row in rows]
     dtypes: dict[str, type] = {}
     for knob in manifest.knobs:
         dtypes[knob.name] = KNOB_DTYPES[knob.dtype]
@@ -94,12 +93,12 @@ def pack(rows: Sequence[Row], manifest: Manifest) -> dict[str, npt.NDArray[Any]]
         if name == "input_ids":
             feeds[name] = np.concatenate([row.token_ids for row in rows])
         elif name == "position_ids":
-            starts = np.repeat(cu_seqlens[:-1].astype(np.int64), lengths)
-            feeds[name] = np.arange(len(starts), dtype=np.int64) - starts + manifest.position_offset
+            first = manifest.position_offset
+            feeds[name] = np.concatenate([np.arange(first, first + length, dtype=np.int64) for length in lengths])
         elif name == "token_type_ids":
             feeds[name] = np.concatenate([row.type_ids for row in rows])
         elif name == "cu_seqlens":
-            feeds[name] = cu_seqlens
+            feeds[name] = np.array([0, *accumulate(lengths)], dtype=np.int32)
         elif name == "seed":
             feeds[name] = np.array([row.seed for row in rows], dtype=np.int64)
         elif name in dtypes:
