@@ -78,7 +78,7 @@ def log_request(method: str, route: str, status: int, duration_ms: float, fields
                 message += f" {name}.{key}={one}"
         else:
             message += f" {name}={value}"
-    line = access.makeRecord(access.name, level, "", 0, message, None, None)
+    line = access.makeRecord(access.name, level, "", 0, message, (), None)
     line.fields = record | fields
     access.handle(line)
 
@@ -92,7 +92,7 @@ class TextFormatter(logging.Formatter):
         """The local time in milliseconds; the clock is written once a second."""
         if (second := int(record.created)) != self._second:
             self._second, self._clock = second, super().formatTime(record, "%Y-%m-%d %H:%M:%S")
-        return self.default_msec_format % (self._clock, record.msecs)
+        return f"{self._clock},{int(record.msecs):03}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides
         """The line without the traceback, with the id of the request that it belongs to."""

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,6 @@ from attenuator.tuning.run import run
 
 HASHES = 8
 SOURCES = ("bert", "encoder-softmax")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,6 @@ from attenuator.tuning.adapt.keep_command import EPOCHS, LEARNING_RATE, PATIENCE
 from attenuator.tuning.adapt.selecting import load_keep_student, work
 from attenuator.tuning.adapt.teaching import Teaching
 from attenuator.tuning.batches import Rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`attenuator adapt --keep` for every family whose bundles have `keep`."""
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,22 +34,13 @@ WITHOUT_KEEP = ["yoso", "nystromformer"]
 FURTHER = ["modernbert-mean", "deberta-v2-convolution"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums in the same order in every run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def taught_from(source: Path, folder: Path) -> tuple[Student, list[data.Encoded]]:
     """Teaches a checkpoint for a few steps and writes it; gives the student, and texts that it was taught with."""
     teacher = load_teacher(source, recordable=False)
     encoded = data.encode([data.Text("", {"text": text}) for text in TEXTS * 4], teacher.texts, truncate=False)
     texts = Texts(encoded, encoded[:6], None)
     plan = Plan(folder / "steps", epochs=3, learning_rate=1e-2, batch_tokens=64)
-    student, outcome = taught_in(source, SCHEDULE, teacher, texts, HeldOut(texts, teacher), plan, shown=False)
+    student, outcome = taught_in(SCHEDULE, teacher, texts, HeldOut(texts, teacher), plan, shown=False)
     assert outcome.reason == "finished"
     saved = load_file(Path(last_checkpoint(plan.steps_folder) or "") / "model.safetensors")
     assert set(saved) == set(teacher.model.state_dict()), "what a run goes on with"

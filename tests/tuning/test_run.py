@@ -28,15 +28,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    """Sums in the same order in every run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> data.Data:
     return data.read(write(tmp_path_factory.mktemp("data") / "texts.jsonl", 64), labelled=True)

@@ -69,7 +69,7 @@ class Outcome:
     Attributes:
         reason: a key of `ENDS`.
         steps: done in all.
-        planned: steps of the whole run.
+        planned: steps of the whole run; 0 where it had not begun.
         seconds: of this process.
         log: what Trainer recorded, in order: losses, metrics, learning rates.
     """
@@ -83,7 +83,8 @@ class Outcome:
     @property
     def ended(self) -> str:
         """How the run ended, in words."""
-        return f"{self.steps:,} of {self.planned:,} steps, {ENDS[self.reason]}"
+        done = f"{self.steps:,} of {self.planned:,} steps" if self.planned else "before the first step"
+        return f"{done}, {ENDS[self.reason]}"
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
@@ -106,7 +107,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # untyped
         return prepared
 
 
-def arguments_of(plan: Plan, steps: int, epoch_steps: int, evaluates: bool) -> transformers.TrainingArguments:
+def arguments_of(
+    plan: Plan, steps: int, epoch_steps: int, device: torch.device, *, evaluates: bool
+) -> transformers.TrainingArguments:
     """The plan as the library takes it."""
     interval = max(1, min(steps // plan.least_evaluations, epoch_steps // plan.evaluations))
     return transformers.TrainingArguments(
@@ -130,7 +133,7 @@ def arguments_of(plan: Plan, steps: int, epoch_steps: int, evaluates: bool) -> t
         seed=plan.seed,
         report_to=[],
         disable_tqdm=True,
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=device.type == "cpu",
         dataloader_pin_memory=False,
         remove_unused_columns=False,
         label_names=["labels"],
@@ -259,7 +262,7 @@ def run(
     def trainer_of(steps: int) -> Trainer:
         trainer = trainer_class(
             model=model,
-            args=arguments_of(plan, steps, epoch_steps, held_out is not None),
+            args=arguments_of(plan, steps, epoch_steps, collator.device, evaluates=held_out is not None),
             data_collator=collator,
             train_dataset=rows,
             eval_dataset=held_out,

@@ -126,7 +126,6 @@ class HeldOut:
 
 
 def taught_in(
-    source: Path,
     schedule: str,
     teacher: Trainable,
     texts: Texts,
@@ -137,7 +136,7 @@ def taught_in(
     shown: bool,
 ) -> tuple[Student, Outcome]:
     """A student that learns with one schedule."""
-    student = load_keep_student(source, schedule)
+    student = load_keep_student(teacher.source, schedule)
     outcome = run(
         student.trainable.model,
         student.trainable.collator,
@@ -175,7 +174,7 @@ def choose_schedule(
             steps_folder=place,
             max_minutes=None if plan.max_minutes is None else plan.max_minutes * TRIED / len(names),
         )
-        student, outcome = taught_in(teacher.source, name, teacher, texts, held_out, trial, shown=False)
+        student, outcome = taught_in(name, teacher, texts, held_out, trial, shown=False)
         if outcome.reason == "interrupted":
             return None
         shutil.rmtree(place, ignore_errors=True)
@@ -234,7 +233,6 @@ def teach_keep(
         AttenuatorError: training diverged.
         KeyboardInterrupt: Ctrl-C before the first step, or twice.
     """
-    source = teacher.source
     begun = time.monotonic() if begun is None else begun
     held_out = HeldOut(texts, teacher)
     if "schedule" not in folder.record:
@@ -252,7 +250,7 @@ def teach_keep(
     now = time.monotonic()
     spent = (now - begun) + (now - measuring)
     student, outcome = taught_in(
-        source, chosen, teacher, texts, held_out, replace(plan, max_minutes=left(plan.max_minutes, spent)),
+        chosen, teacher, texts, held_out, replace(plan, max_minutes=left(plan.max_minutes, spent)),
         partial(announce, folder, say), shown=True,
     )  # fmt: skip
     if outcome.reason == "interrupted":
