@@ -75,7 +75,7 @@ FROM runtime AS runtime-cpu
 
 FROM runtime AS runtime-gpu
 # Without a GPU the server of this image stops with a sentence; `-e ATTENUATOR_DEVICE=auto` lets it go on on the CPU.
-ENV ATTENUATOR_DEVICE=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV ATTENUATOR_DEVICE=cuda ATTENUATOR_MAX_BATCH_TOKENS=65536 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM runtime-${DEVICE}
 ARG VERSION
