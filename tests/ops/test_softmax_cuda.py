@@ -143,6 +143,55 @@ def test_any_order_of_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(same_bits(results[0], other) for other in results[1:])
 
 
+# One key, an odd and an even number of blocks of keys, windows that leave blocks out, and key 0 in a block of its own.
+BLOCKS_OF_KEYS: list[tuple[tuple[int, ...], int, int]] = [
+    ((1, 64, 65), 0, 0),
+    ((193, 0, 128), 0, 0),
+    ((300,), 30, 0),
+    ((300, 2), 30, 1),
+]
+
+
+@pytest.mark.parametrize("data", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("lengths", "window", "global_tokens"), BLOCKS_OF_KEYS)
+def test_a_second_buffer_of_keys_and_values_changes_no_bit(
+    lengths: tuple[int, ...],
+    window: int,
+    global_tokens: int,
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two blocks of threads and two buffers each, at 64 columns, fit the shared memory of sm_80, not that of sm_86."""
+    log = tmp_path / "launches"
+    monkeypatch.setenv("ATTENUATOR_ON_HOST_LAUNCHES", str(log))
+    inputs = attention_inputs(lengths, 1, 64, 64)
+    attributes: dict[str, AttributeValue] = {"num_heads": 1, "window": window, "global_tokens": global_tokens}
+    limits, results = (99 * 1024, 163 * 1024), []
+    for limit in limits:
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_SHARED", str(limit))
+        for order in ORDERS:
+            monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
+            results.append(device(inputs, attributes, data))
+    launches = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    few, many = ({asked for _, _, asked, most in launches if most == str(limit)} for limit in limits)
+    assert few != many
+    assert all(same_bits([other], [results[0]]) for other in results[1:])
+    expected = softmax_attention(**rounded(inputs, data), **attributes)  # type: ignore[arg-type]
+    assert np.abs(results[0] - expected).max() < TOLERANCE[data]
+
+
+@pytest.mark.parametrize("head_dim", [32, 128])
+@pytest.mark.parametrize(("lengths", "window", "global_tokens"), BLOCKS_OF_KEYS)
+def test_blocks_of_keys_in_two_buffers_come_in_their_order(
+    lengths: tuple[int, ...], window: int, global_tokens: int, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = attention_inputs(lengths, 1, head_dim, head_dim)
+    for order in ORDERS:
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_ORDER", order)
+        check(inputs, {"num_heads": 1, "window": window, "global_tokens": global_tokens}, "float16")
+
+
 @pytest.mark.parametrize("data", DATA_TYPES)
 @pytest.mark.parametrize("queries", ["all", "first"])
 def test_where_non_finite_rows_give_nan(data: str, queries: str) -> None:

@@ -2,22 +2,24 @@
 //
 // The scheme is FlashAttention-2's (Dao, 2023). A block of four warps owns 64 kRowTiles query rows
 // of one head, each warp 16 kRowTiles of them, so that a fragment of keys or values, once in
-// registers, serves kRowTiles products. Keys and values are processed kKeys rows at a time, with
-// one buffer for each, filled by asynchronous copies: values arrive while scores are computed, the
-// next keys while probabilities are multiplied by the values. Scores never leave the registers,
-// since an accumulator has the layout of the next product's left operand.
+// registers, serves kRowTiles products. Keys and values are processed kKeys rows at a time, brought
+// by asynchronous copies. With two buffers (kBuffers), keys and values both arrive while the block
+// before is computed, and warps meet once a block. With one, values arrive while scores are
+// computed, the next keys while probabilities are multiplied by the values, and warps meet twice.
+// Scores never leave the registers, since an accumulator has the layout of the next product's left
+// operand.
 //
-// Stages of a block: LoadRows brings queries once and each block of keys and of values; a warp then
-// goes from ScoreKeys through Normalize to AddValues, block after block; StageOutput and StoreRows
-// write its rows.
+// Stages of a block: LoadRows brings queries, LoadBlock each block of keys and of values; a warp
+// then goes from ScoreKeys through Normalize to AddValues, block after block; StageOutput and
+// StoreRows write its rows.
 //
 // Products are mma 16 x 8 x 16 with operands of the data's type and float32 sums. Softmax is
 // float32 with base 2 and a running maximum and sum. Probabilities are summed in float32, then
 // rounded to the data's type for the second product. Rows in shared memory lie kDim + 8 elements
 // apart, which keeps ldmatrix free of bank conflicts; queries, keys and values together take 36 KiB
-// at head_dim 64, 51 KiB at 128, 66 KiB at 256, and which keys each row sees 1 KiB. Each warp
-// stages its output where its queries were in shared memory and writes it from there, 16 bytes at a
-// time.
+// at head_dim 64, 54 KiB with two buffers, 68 KiB at 128, 66 KiB at 256, and which keys each row
+// sees 1 KiB. Each warp stages its output where its queries were in shared memory and writes it
+// from there, 16 bytes at a time.
 //
 // Scores with terms (terms_half.h) have kernels of their own, with one row tile: 41 KiB at head_dim
 // 64, 69 KiB at 128, 92 KiB at 256.
@@ -225,11 +227,11 @@ __device__ __forceinline__ void StoreRows(const T* own_rows, int first, int coun
 }
 
 // One block a multiprocessor is asked for, lest the compiler spill registers to fit more.
-template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole, bool kTerms>
+template <class T, int kDim, int kRowTiles, int kKeys, bool kWhole, int kBuffers, bool kTerms>
 __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> batch,
                                                              Call parameter) {
   const Call call = parameter;  // what is not used of a copy costs no registers
-  using S = Shape<kDim, kRowTiles, kKeys, kWhole, kTerms>;
+  using S = Shape<kDim, kRowTiles, kKeys, kWhole, kBuffers, kTerms>;
   const int head_dim = kWhole ? kDim : call.head_dim, value_dim = kWhole ? kDim : call.value_dim;
   const int tile = static_cast<int>(blockIdx.x) + batch.items[0].first_tile;
   const Item item = ItemOf(batch, tile);
@@ -240,11 +242,10 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
   const bool idle = keys.row + warp_row >= keys.row_end;
 
   T* query = cuda::SharedMemory<T>();
-  T* key = query + S::kRows * S::kStride;
-  T* value = key + kKeys * S::kStride;
+  T* buffers = query + S::kRows * S::kStride;  // of keys and of values in turns, [kKeys, kStride]
   T* own_rows = query + warp_row * S::kStride;
   // In shared memory, since registers have no room for it.
-  auto* ranges = reinterpret_cast<KeyRange*>(value + kKeys * S::kStride);
+  auto* ranges = reinterpret_cast<KeyRange*>(buffers + 2 * kBuffers * kKeys * S::kStride);
   for (int i = threadIdx.x; i < S::kRows; i += kHalfThreads) {
     ranges[i] = keys.seen(keys.row + i, keys.high);
   }
@@ -252,18 +253,29 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
       static_cast<const T*>(call.key) + item.begin * call.query_stride + head * head_dim;
   const T* value_rows =
       static_cast<const T*>(call.value) + item.begin * call.value_stride + head * value_dim;
+  const auto keys_of = [&](int step) {
+    return buffers + step % kBuffers * (2 * kKeys * S::kStride);
+  };
+  const auto values_of = [&](int step) { return keys_of(step) + kKeys * S::kStride; };
   const auto load = [&](T* target, const T* source, std::int64_t stride, int columns, int step) {
     const int start = keys.start(step, kKeys);
-    LoadRows<T, S>(target, kKeys, source + start * stride, stride, keys.begin(start) - start,
-                   keys.end(start, kKeys) - start, columns, call.vector);
-    cuda::CopyCommit();
+    LoadBlock<T, S>(target, source + start * stride, stride, keys.begin(start) - start,
+                    keys.end(start, kKeys) - start, columns, call.vector);
+  };
+  const auto load_keys = [&](int step) {
+    load(keys_of(step), key_rows, call.query_stride, head_dim, step);
+  };
+  const auto load_values = [&](int step) {
+    load(values_of(step), value_rows, call.value_stride, value_dim, step);
   };
 
   LoadRows<T, S>(query, S::kRows,
                  static_cast<const T*>(call.query) +
                      (item.query_row + keys.row) * call.query_stride + head * head_dim,
                  call.query_stride, 0, keys.row_end - keys.row, head_dim, call.vector);
-  load(key, key_rows, call.query_stride, head_dim, 0);
+  load_keys(0);
+  if constexpr (kBuffers == 2) load_values(0);
+  cuda::CopyCommit();
 
   Output<S> output;
   RowValues<S> largest, sum;
@@ -271,9 +283,17 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
   Queries<S> kept;
   for (int step = 0; step < keys.steps; ++step) {
     const int start = keys.start(step, kKeys);
+    const T* key = keys_of(step);
+    const T* value = values_of(step);
     cuda::CopyWait<0>();
-    __syncthreads();  // the keys have arrived, and every warp has read the values before
-    load(value, value_rows, call.value_stride, value_dim, step);
+    __syncthreads();  // copies have arrived, and every warp has read the block before
+    if constexpr (kBuffers == 1) {
+      load_values(step);
+    } else if (step + 1 < keys.steps) {
+      load_keys(step + 1);
+      load_values(step + 1);
+    }
+    cuda::CopyCommit();
     Scores<S> scores;
     if (!idle) {
       if (step == 0) KeepQueries<T, S>(own_rows, head_dim, kept);
@@ -285,9 +305,12 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
           .Add(call, item, head, head_dim, keys, start, keys.end(start, kKeys), own_rows, key,
                scores);
     }
-    cuda::CopyWait<0>();
-    __syncthreads();  // the values have arrived, and every warp has read the keys
-    if (step + 1 < keys.steps) load(key, key_rows, call.query_stride, head_dim, step + 1);
+    if constexpr (kBuffers == 1) {
+      cuda::CopyWait<0>();
+      __syncthreads();  // the values have arrived, and every warp has read the keys
+      if (step + 1 < keys.steps) load_keys(step + 1);
+      cuda::CopyCommit();
+    }
     if (idle) continue;
     Normalize<S>(item, keys, start, ranges, kTerms ? 1.0f : call.scale, scores, largest, sum,
                  output);
@@ -305,20 +328,25 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
   StoreRows<T, S>(own_rows, first, count, value_dim, call.vector, out, call.value_stride);
 }
 
-// Calls body(Shape<kDim, kRowTiles, kKeys, kWhole, kTerms>{}) with the smallest shape that fits the
-// call.
+// Calls body with the smallest shape that fits the call. Where a block may have `most` bytes of
+// shared memory, it has two buffers, unless a multiprocessor then holds one block in place of two.
 template <class Body>
-void ForShape(const Call& call, const Body& body) {
+void ForShape(const Call& call, int most, const Body& body) {
   const int widest = max(call.head_dim, call.value_dim);
   const bool whole = call.vector && call.head_dim == call.value_dim;
   if (call.terms.rows > 0) {
-    if (whole && widest == 64) return body(Shape<64, 1, 64, true, true>{});
-    if (widest <= 128) return body(Shape<128, 1, 64, false, true>{});
-    return body(Shape<256, 1, 32, false, true>{});
+    if (whole && widest == 64) return body(Shape<64, 1, 64, true, 1, true>{});
+    if (widest <= 128) return body(Shape<128, 1, 64, false, 1, true>{});
+    return body(Shape<256, 1, 32, false, 1, true>{});
   }
-  if (whole && widest == 32) return body(Shape<32, 2, 64, true>{});
-  if (whole && widest == 64) return body(Shape<64, 2, 64, true>{});
-  if (whole && widest == 128) return body(Shape<128, 2, 32, true>{});
+  if (whole && widest == 32) return body(Shape<32, 2, 64, true, 2>{});
+  if (whole && widest == 64) {
+    using One = Shape<64, 2, 64, true>;
+    using Two = Shape<64, 2, 64, true, 2>;
+    if (Two::Resident(most) < One::Resident(most)) return body(One{});
+    return body(Two{});
+  }
+  if (whole && widest == 128) return body(Shape<128, 2, 32, true, 2>{});
   if (widest <= 128) return body(Shape<128, 1, 64, false>{});
   body(Shape<256, 1, 32, false>{});
 }
@@ -327,8 +355,8 @@ void ForShape(const Call& call, const Body& body) {
 
 int TileRows(ElementType data, const Call& call) {
   if (data == ElementType::kFloat) return 16 * FloatMicro(call, max(call.head_dim, call.value_dim));
-  int rows = 0;
-  ForShape(call, [&](auto shape) { rows = decltype(shape)::kRows; });
+  int rows = 0;  // the same with one buffer and two
+  ForShape(call, 0, [&](auto shape) { rows = decltype(shape)::kRows; });
   return rows;
 }
 
@@ -336,7 +364,7 @@ void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, co
                  cuda::Stream stream) {
   if (data == ElementType::kFloat) return LaunchFloatTiles(batch, tiles, call, stream);
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(call.heads));
-  ForShape(call, [&](auto shape) {
+  ForShape(call, cuda::Limits().shared_bytes, [&](auto shape) {
     using S = decltype(shape);
     std::size_t shared = S::kShared;
     if constexpr (S::kTerms) shared += HalfTerms<std::uint16_t, S>::kShared;
@@ -344,9 +372,11 @@ void LaunchTiles(ElementType data, const cuda::Batch<Item>& batch, int tiles, co
       cuda::Launch("attention, tiles", kernel, grid, kHalfThreads, shared, stream, batch, call);
     };
     if (data == ElementType::kFloat16) {
-      launch(HalfTiles<cuda::Half, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kTerms>);
+      launch(HalfTiles<cuda::Half, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kBuffers,
+                       S::kTerms>);
     } else {
-      launch(HalfTiles<cuda::Bfloat16, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kTerms>);
+      launch(HalfTiles<cuda::Bfloat16, S::kDim, S::kRowTiles, S::kKeys, S::kWhole, S::kBuffers,
+                       S::kTerms>);
     }
   });
 }

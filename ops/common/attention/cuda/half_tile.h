@@ -10,16 +10,24 @@ constexpr int kHalfThreads = 128, kHalfWarps = kHalfThreads / cuda::kWarp;
 
 // Sizes of a kernel, S below. kDim: columns that registers and shared memory have room for;
 // kRowTiles: groups of 16 rows of a warp; kKeys: keys at a time; kWhole: head_dim and value_dim are
-// exactly kDim; kTerms: scores have terms (terms_half.h), which take more shared memory.
-template <int kDimension, int kTiles, int kBlock, bool kExact, bool kHasTerms = false>
+// exactly kDim; kBuffers: blocks of keys, and of values, that shared memory holds; kTerms: scores
+// have terms (terms_half.h), which take more of it.
+template <int kDimension, int kTiles, int kBlock, bool kExact, int kHeld = 1,
+          bool kHasTerms = false>
 struct Shape {
-  static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock;
+  static constexpr int kDim = kDimension, kRowTiles = kTiles, kKeys = kBlock, kBuffers = kHeld;
   static constexpr bool kWhole = kExact, kTerms = kHasTerms;
   static constexpr int kRows = 16 * kRowTiles * kHalfWarps, kStride = kDim + 8;
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kValueTiles = kDim / 8;
   static constexpr bool kKeepQuery = kDim <= 32;  // wider queries would not fit in registers
   static constexpr std::size_t kShared =
-      sizeof(std::uint16_t) * (kRows + 2 * kKeys) * kStride + sizeof(KeyRange) * kRows;
+      sizeof(std::uint16_t) * (kRows + 2 * kBuffers * kKeys) * kStride + sizeof(KeyRange) * kRows;
+
+  // Blocks of threads that a multiprocessor holds, where registers let it hold two. `most`: shared
+  // memory that one may have; CUDA takes 1 KiB besides of each.
+  static constexpr int Resident(int most) {
+    return most >= 2 * static_cast<int>(kShared) + 1024 ? 2 : 1;
+  }
 };
 
 // What a lane holds of row 16 m + 8 half + lane / 4 of its warp: the largest score, the lane's part
@@ -34,6 +42,21 @@ using RowValues = float[S::kRowTiles][2];
 template <class S>
 using Queries = std::uint32_t[S::kKeepQuery ? S::kRowTiles : 1][S::kKeepQuery ? S::kSteps : 1][4];
 
+// Loads columns c to c + 7 of a row, which lie at `from`: zeros where the row is not `there`, and
+// from `columns` on. `readable`: 16 bytes that may be read.
+template <class T, class S>
+__device__ __forceinline__ void LoadChunk(T* target, const T* from, const T* readable, bool there,
+                                          int c, int columns, bool vector) {
+  if (S::kWhole || vector) {
+    there = there && (S::kWhole || c < columns);
+    cuda::CopyAsync16(target, there ? from : readable, there);
+  } else {
+    for (int e = 0; e < 8; ++e) {
+      target[e] = there && c + e < columns ? from[e] : cuda::FromFloat<T>(0.0f);
+    }
+  }
+}
+
 // Loads `rows` rows of `source` into `tile`: zeros outside rows [begin, end), and from `columns` to
 // the next multiple of 16.
 template <class T, class S>
@@ -43,17 +66,41 @@ __device__ __forceinline__ void LoadRows(T* tile, int rows, const T* source,
   const int chunks = S::kWhole ? S::kDim / 8 : (columns + 15) / 16 * 2;
   for (int index = threadIdx.x; index < rows * chunks; index += kHalfThreads) {
     const int i = index / chunks, c = index % chunks * 8;
-    T* target = tile + i * S::kStride + c;
-    const bool row = i >= begin && i < end;
-    if (S::kWhole || vector) {
-      const bool there = row && (S::kWhole || c < columns);
-      cuda::CopyAsync16(target, there ? source + i * source_stride + c : source, there);
-    } else {
-      for (int e = 0; e < 8; ++e) {
-        target[e] =
-            row && c + e < columns ? source[i * source_stride + c + e] : cuda::FromFloat<T>(0.0f);
-      }
+    LoadChunk<T, S>(tile + i * S::kStride + c, source + i * source_stride + c, source,
+                    i >= begin && i < end, c, columns, vector);
+  }
+}
+
+// LoadRows of the kKeys rows of a block of keys or values, which comes again and again. A thread
+// has the same columns of every kApart-th row, so that an address is the one before and as many
+// rows more, and mostly no row has to be asked for. What is kept for that from block to block takes
+// registers, which scores with terms do not leave.
+template <class T, class S>
+__device__ __forceinline__ void LoadBlock(T* tile, const T* source, std::int64_t source_stride,
+                                          int begin, int end, int columns, bool vector) {
+  if constexpr (S::kTerms) {
+    LoadRows<T, S>(tile, S::kKeys, source, source_stride, begin, end, columns, vector);
+    return;
+  }
+  constexpr int kChunks = S::kDim / 8, kApart = kHalfThreads / kChunks;
+  static_assert(kHalfThreads % kChunks == 0 && S::kKeys % kApart == 0);
+  const int first = static_cast<int>(threadIdx.x) / kChunks;
+  const int c = static_cast<int>(threadIdx.x) % kChunks * 8;
+  if (!S::kWhole && c >= (columns + 15) / 16 * 16) return;
+  // So few rows have fewer than 2^31 elements, and 32 bits are one register less.
+  const T* from = source + (first * static_cast<int>(source_stride) + c);
+  T* target = tile + first * S::kStride + c;
+  if ((S::kWhole || (vector && c < columns)) && begin <= 0 && end >= S::kKeys) {
+#pragma unroll
+    for (int row = 0; row < S::kKeys; row += kApart, from += kApart * source_stride) {
+      cuda::CopyAsync16(target + row * S::kStride, from);
     }
+    return;
+  }
+#pragma unroll 1  // a sequence's first and last blocks alone
+  for (int i = first; i < S::kKeys; i += kApart, from += kApart * source_stride) {
+    LoadChunk<T, S>(target, from, source, i >= begin && i < end, c, columns, vector);
+    target += kApart * S::kStride;
   }
 }
 
