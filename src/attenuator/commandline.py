@@ -124,8 +124,6 @@ REMOVED = {
     ("calibrate", "--plot"): "the plot is calibration.svg in the bundle",
     ("classify", "--file"): "give --input FILE",
     ("classify", "--jsonl"): "give --format jsonl",
-    ("compare", "--device"): "it measures on the CPU; export for a GPU and give `attenuator calibrate --device cuda` "
-    "the bundles",
     ("serve", "--watch"): "name the bundles at the start; PUT and DELETE /v1/models/NAME load, replace and unload "
     "models while it runs (--admin-key, --bundle-root)",
 }

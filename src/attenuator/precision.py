@@ -12,7 +12,8 @@ class Precision:
 
     Attributes:
         torch_dtype: name of PyTorch's dtype for weights and activations; linear layers of int8 differ.
-        cpu: whether the CPU runs it; a CUDA device runs every precision.
+        cpu: whether the CPU runs it.
+        cuda: whether a CUDA device does; int8 has operators that run on the CPU alone.
         summary: what a person reads beside the name.
         probe_tolerance: largest difference between the probe's logits and those of this machine, as a share of
             max(1, |logit|).
@@ -25,6 +26,7 @@ class Precision:
 
     torch_dtype: str
     cpu: bool
+    cuda: bool
     summary: str
     probe_tolerance: float
     export_tolerance: float | None
@@ -40,6 +42,7 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "fp32": Precision(
         torch_dtype="float32",
         cpu=True,
+        cuda=True,
         summary="fp32",
         probe_tolerance=1e-3,
         export_tolerance=1e-3,
@@ -48,6 +51,7 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "int8": Precision(
         torch_dtype="float32",
         cpu=True,
+        cuda=False,
         summary="int8 (linear layers: activations 8 bits a token, weights 7 bits a channel; with VNNI attention)",
         probe_tolerance=2e-2,
         export_tolerance=0.25,
@@ -56,6 +60,7 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "fp16": Precision(
         torch_dtype="float16",
         cpu=False,
+        cuda=True,
         summary="fp16, for CUDA",
         probe_tolerance=2e-2,
         export_tolerance=0.05,
@@ -64,6 +69,7 @@ PRECISIONS: dict[PrecisionName, Precision] = {
     "bf16": Precision(
         torch_dtype="bfloat16",
         cpu=False,
+        cuda=True,
         summary="bf16, for CUDA",
         probe_tolerance=2e-2,
         export_tolerance=None,

@@ -30,6 +30,7 @@ from attenuator.compare.report import told_together
 from attenuator.export.pipeline import ATTENTIONS
 from attenuator.export.source import load as load_source
 from attenuator.runtime import Row, load
+from attenuator.runtime.device import Device
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.work import count_work
 
@@ -290,11 +291,21 @@ def test_labels_may_be_places_in_columns_of_any_name(checkpoint: Path, tmp_path:
         assert last.high == 4, "of texts longer than these nothing is said"
 
 
+def test_a_gpu_gets_what_it_runs(checkpoint: Path, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pipeline, "chosen_for", lambda *asked: Device("cuda", 0))
+    run = pipeline.Run(str(checkpoint), pipeline.CompareSettings(data=data, output=tmp_path / "new"), lambda _: None)
+    names = [each.name for each in run.methods]
+    assert names[:6] == ["softmax", "mca", "softmax fp16", "mca fp16", "softmax bf16", "mca bf16"]
+    assert not [name for name in names if "int8" in name]
+    on_cpu = {row.name for row in run.absent if row.why == "it runs on the CPU alone"}
+    assert on_cpu == {"bigbird", "nystrom", "performer"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
         (["--attention", "softmax,sparse"], 1, "--attention has 'sparse', must be one or more of: softmax, mca"),
-        (["--device", "cuda"], 2, "the flag --device is gone: it measures on the CPU; export for a GPU and give"),
+        (["--device", "cuda", "--device-id", "200"], 1, "CUDA device 200 cannot be used: "),
         (["--precision", "fp16"], 1, "--precision has 'fp16', must be one or more of: fp32, int8"),
         (["--lengths", "16,71"], 2, "--lengths is '16,71', must be whole numbers from 1 to 70"),
         (["--output", "."], 1, "has files that are no comparison's"),

@@ -1,7 +1,7 @@
 """Where a command's model runs: a bundle in this process or a server, and the settings that say so."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr
 from attenuator.api import Priority
 from attenuator.clients.calls import check_knobs
 from attenuator.clients.client import Client
-from attenuator.commandline import CommandSettings, fail
+from attenuator.commandline import CommandSettings, fail, note
 from attenuator.commands.knobflags import flag, is_bundle
 from attenuator.commands.output import cut
 from attenuator.errors import InvalidRequest, KnobOutOfRange
@@ -83,12 +83,9 @@ def device_of(command: str, settings: PlaceSettings) -> "Device":
     Raises:
         DeviceUnavailable: the setting is `cuda`, which does not work.
     """
-    from attenuator.runtime import choose  # ONNX Runtime, which asking a server does not need
+    from attenuator.runtime.device import chosen_for  # ONNX Runtime, which asking a server does not need
 
-    choice = choose(settings.device, settings.device_id)
-    if settings.device == "auto" and choice.device.kind == "cpu":
-        print(f"attenuator {command}: running on {choice.device}: {choice.reason}", file=sys.stderr)
-    return choice.device
+    return chosen_for(settings.device, settings.device_id, partial(note, command))
 
 
 def client_of(settings: PlaceSettings, connections: int = 1) -> Client:

@@ -21,7 +21,11 @@ from attenuator.precision import PRECISIONS, PrecisionName
 from attenuator.tuning.choices import REPLACEMENTS
 
 EXACT_PRECISION: PrecisionName = "fp32"
-ON_CPU = tuple(name for name, row in PRECISIONS.items() if row.cpu)
+# What each kind of device runs.
+RUN_BY = {
+    "cpu": tuple(name for name, row in PRECISIONS.items() if row.cpu),
+    "cuda": tuple(name for name, row in PRECISIONS.items() if row.cuda),
+}
 # Options of export that trade accuracy for time, by name: their choices by attention.
 OPTIONS = {"estimator": ESTIMATORS, "table_precision": TABLE_PRECISIONS}
 AS_PUBLISHED = ("paper",)  # a choice that is there to be compared with a paper: slower, and no more accurate

@@ -25,6 +25,8 @@ IDENTITY = {
     "values",
     "max_texts",
     "truncate",
+    "device",
+    "device_id",
     "threads",
     "min_agreement",
     "confidence",

@@ -48,8 +48,8 @@ from attenuator.export.place import place_of
 from attenuator.export.source import load_of_sequences
 from attenuator.ops import BASELINE
 from attenuator.rows import Columns
-from attenuator.runtime import CPU, Model, load
-from attenuator.runtime.device import hardware
+from attenuator.runtime import Model, load
+from attenuator.runtime.device import chosen_for, hardware
 from attenuator.runtime.graph import read_graph
 from attenuator.runtime.scores import agrees
 from attenuator.runtime.session import cpu_count
@@ -116,12 +116,17 @@ class Run:
         self.deadline = Deadline(60 * settings.max_minutes)
         columns = Columns(settings.column, settings.pair_column)
         items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
-        precisions = choices.chosen(settings.precision, "--precision", choices.ON_CPU)
+        self.device = chosen_for(settings.device, settings.device_id, note)
+        precisions = choices.chosen(settings.precision, "--precision", choices.RUN_BY[self.device.kind])
         asked = choices.chosen(settings.attention, "--attention", ATTENTIONS)
         loaded = load_of_sequences(source)
         own, *others = choices.attentions_of(loaded)
-        self.methods = choices.methods_of([own, *(key for key in others if key in asked)], precisions, loaded)
-        self.absent = [row for row in choices.absent(loaded, source, settings.data) if row.name in asked]
+        elsewhere = [] if self.device.kind == "cpu" else [key for key in others if OPERATOR_BY_KEY[key].cpu_only]
+        others = [key for key in others if key in asked and key not in elsewhere]
+        self.methods = choices.methods_of([own, *others], precisions, loaded)
+        absent = choices.absent(loaded, source, settings.data)
+        absent += [choices.Absent(key, "it runs on the CPU alone", "") for key in elsewhere]
+        self.absent = [row for row in absent if row.name in asked]
         self.texts = encode(settings.data, items, loaded, truncate=settings.truncate)
         self.ends = read_lengths(settings.lengths, loaded.max_tokens)
         self.source = place_of(source)
@@ -166,7 +171,7 @@ class Run:
                 "data_sha256": texts.sha256,
                 "texts": len(texts.encoded),
                 "confidence": settings.confidence,
-                "machine": hardware(CPU),
+                "machine": hardware(self.device),
                 "threads": settings.threads or cpu_count(),
             }
             comparison = Comparison(facts, candidates, verdicts, self.absent, goal)
@@ -203,7 +208,7 @@ class Run:
             options: dict[str, Any] = dict(method.options)
             export(self.checkpoint, attention=method.attention, precision=method.precision, output=folder, **options)
             self.export_seconds = time.monotonic() - begun
-        return load(folder, threads=self.settings.threads, check=False)  # export has checked it
+        return load(folder, device=self.device, threads=self.settings.threads, check=False)  # export has checked it
 
     def texts_to_run(self, reference: Model, results: Progressed) -> int:
         """How many texts fit into the time, were every setting as slow as the exact one."""

@@ -1,7 +1,7 @@
 """The settings of `attenuator compare`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -64,8 +64,9 @@ class CompareSettings(CommandSettings):
     attention: str | None = None
     """Attentions to compare, separated by commas; all that the checkpoint can have by default. Exact attention is
     always measured."""
-    precision: str = "fp32,int8"
-    """Number formats to compare, separated by commas: those that the CPU runs."""
+    precision: str | None = None
+    """Number formats to compare, separated by commas; by default all that the device runs: fp32 and int8, on a GPU
+    fp32, fp16 and bf16."""
     lengths: str | None = None
     """Where ranges of lengths end, in tokens, separated by commas; powers of 2 with texts enough by default."""
     values: Annotated[int, Field(ge=2, le=16)] = 4
@@ -85,6 +86,10 @@ class CompareSettings(CommandSettings):
     """Leave the exported bundles in the output folder, ready to be calibrated and served."""
     restart: bool = False
     """Forget what an interrupted run has measured."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where the exports run; auto uses the CUDA device if it works, else the CPU, and says why."""
+    device_id: Annotated[int, Field(ge=0, le=255)] = 0
+    """Which CUDA device, as the driver counts."""
     threads: Threads = None
     """Threads; as many as there are cores by default."""
 

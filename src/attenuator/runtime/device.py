@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -88,6 +89,14 @@ def choose(setting: DeviceSetting, index: int = 0) -> Choice:
     if setting == "cuda":
         raise DeviceUnavailable(f"CUDA device {index} cannot be used: {reason}")
     return Choice(CPU, f"CUDA device {index} cannot be used: {reason}")
+
+
+def chosen_for(setting: DeviceSetting, index: int, note: Callable[[str], None]) -> Device:
+    """The device that a command's settings ask for, as by `choose`; where `auto` ends on the CPU, a note says why."""
+    choice = choose(setting, index)
+    if setting == "auto" and choice.device.kind == "cpu":
+        note(f"running on {choice.device}: {choice.reason}")
+    return choice.device
 
 
 def trial(device: Device) -> str | None:

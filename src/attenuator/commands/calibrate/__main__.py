@@ -28,7 +28,8 @@ from attenuator.commands.calibrate.texts import Texts, read_texts, with_larger
 from attenuator.commands.calibrated import show_calibration
 from attenuator.commands.calibrated_lists import GOALS
 from attenuator.errors import BundleError, InvalidRequest
-from attenuator.runtime import choose, load
+from attenuator.runtime import load
+from attenuator.runtime.device import chosen_for
 from attenuator.texts import refuse_pipe
 
 say = partial(note, COMMAND)
@@ -78,10 +79,8 @@ def run(settings: CalibrateSettings, folder: Path) -> Calibration:
     """Calibrates a bundle; raises an AttenuatorError where that cannot be done."""
     manifest = read_manifest(folder)
     before, (checkpoint, larger) = checked(settings, folder, manifest)
-    choice = choose(settings.device, settings.device_id)
-    if settings.device == "auto" and choice.device.kind == "cpu":
-        say(f"running on {choice.device}: {choice.reason}")
-    loaded = partial(load, device=choice.device, threads=settings.threads)
+    device = chosen_for(settings.device, settings.device_id, say)
+    loaded = partial(load, device=device, threads=settings.threads)
     model = loaded(folder)
     texts = read_texts(
         settings.data,
