@@ -72,6 +72,7 @@ struct Job {
   std::int32_t head, num_heads;                       // a run of heads
   std::int32_t first_hash, num_hashes, total_hashes;  // a run of hashes; 0 of 0 is the expectation
   std::int32_t table_rows;                            // min(num_keys, 2^hash_bits)
+  std::int32_t hash_blocks;  // that share the hashes of 64 rows, at most HashParts
   std::int64_t seed;
   // Offsets in scratch, in bytes, of the run's first head; planes are of head `plane_head`.
   std::int64_t planes;
@@ -161,6 +162,8 @@ void LaunchLift(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Strea
 int PlaneBlocks(const Node& node, const PlaneJob& job);
 void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream);
 
+// Parts that a job's hashes are computed in, and the blocks that do it.
+int HashParts(const Node& node, const Job& job);
 int HashBlocks(const Node& node, const Job& job);
 // Codes by row for the count path, by hash for the table path.
 void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
