@@ -111,7 +111,7 @@ struct LongSizes {
   std::int32_t parts;     // of kSharedKeys keys, which blocks sort
   std::int32_t pieces;    // of kPieceKeys sorted keys, which warps add: equally many in each run
   std::int64_t counters;  // int32 [part][digit]
-  std::int64_t starts;    // int32 [piece]: buckets that begin there
+  std::int64_t starts;    // int32 [piece]: buckets that begin there, where hash_bits > kDigitBits
   std::int64_t edges;     // float [run][table_columns]
   std::int64_t words;     // in all
 };
@@ -174,8 +174,8 @@ int TableBlocks(const Node& node, const Job& job);
 void LaunchTables(ElementType data, const Node& node, const Jobs& jobs, int blocks, int most_keys,
                   cuda::Stream stream);
 // Those of more keys: for each pass of the sort CountDigits and Scatter, over blocks of parts, and
-// Offsets between them, over those of tables; then Mark and AddPieces, over those of pieces, and
-// JoinRuns, over those of tables.
+// Offsets between them, over those of tables; then, where hash_bits > kDigitBits, Mark, and in any
+// case AddPieces, over those of pieces, and JoinRuns, over those of tables.
 int PartBlocks(const Node& node, const Job& job);
 int PieceBlocks(const Node& node, const Job& job);
 void LaunchCountDigits(const Node& node, const Jobs& jobs, int blocks, int pass,

@@ -169,9 +169,11 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         yoso::LaunchScatter(node, batch, blocks, pass, stream);
       });
     }
-    OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
-      yoso::LaunchMark(node, batch, blocks, stream);
-    });
+    if (node.hash_bits > yoso::kDigitBits) {
+      OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchMark(node, batch, blocks, stream);
+      });
+    }
     OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchAddPieces(data_, node, batch, blocks, stream);
     });
