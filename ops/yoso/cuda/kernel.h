@@ -189,6 +189,12 @@ void LaunchJoinRuns(const Node& node, const Jobs& jobs, int blocks, cuda::Stream
 int GatherBlocks(const Node& node, const Job& job);
 void LaunchGather(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                   cuda::Stream stream);
+// The same for jobs whose tables can be read through shared memory, which pays where there are
+// blocks for half of the multiprocessors.
+bool GathersStaged(const Node& node, const Job& job);
+int GatherStagedBlocks(const Node& node, const Job& job);
+void LaunchGatherStaged(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                        cuda::Stream stream);
 
 int UnitBlocks(const Node& node, const Job& job);
 void LaunchUnits(ElementType data, const Node& node, const Jobs& jobs, int blocks,

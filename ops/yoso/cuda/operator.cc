@@ -182,6 +182,27 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     });
   }
 
+  // Both ways give the same bits.
+  void RunGather(const Node& node, const std::vector<Job>& jobs, Stream stream) const {
+    std::vector<Job> staged, direct;
+    int blocks_of_staged = 0;
+    for (const Job& job : jobs) {
+      const bool can = yoso::GathersStaged(node, job);
+      (can ? staged : direct).push_back(job);
+      if (can) blocks_of_staged += yoso::GatherStagedBlocks(node, job);
+    }
+    if (2 * blocks_of_staged < yoso::Multiprocessors()) {
+      staged.clear();
+      direct = jobs;
+    }
+    OverJobs(node, staged, yoso::GatherStagedBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchGatherStaged(data_, node, batch, blocks, stream);
+    });
+    OverJobs(node, direct, yoso::GatherBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchGather(data_, node, batch, blocks, stream);
+    });
+  }
+
   void RunWave(const Node& node, const Wave& wave, Stream stream) const {
     const auto over = [&](const std::vector<Job>& jobs, JobBlocks blocks, const auto& launch) {
       OverJobs(node, jobs, blocks, launch);
@@ -217,9 +238,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
       yoso::LaunchTables(data_, node, batch, blocks, most_keys, stream);
     });
     RunLongTables(node, long_ones, stream);
-    over(tables, yoso::GatherBlocks, [&](const yoso::Jobs& batch, int blocks) {
-      yoso::LaunchGather(data_, node, batch, blocks, stream);
-    });
+    RunGather(node, tables, stream);
     over(expectations, yoso::UnitBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchUnits(data_, node, batch, blocks, stream);
     });
