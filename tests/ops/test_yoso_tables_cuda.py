@@ -143,6 +143,23 @@ def test_tables_in_shared_memory_give_the_same_bits(
     assert same_bits(*outputs)
 
 
+@pytest.mark.parametrize(("name", "bad"), [("query", np.nan), ("key", -np.inf), ("value", np.inf), ("value", np.nan)])
+@pytest.mark.parametrize(("lengths", "hash_bits", "num_hashes"), [((260, 280), 16, 40), ((4200, 300), 8, 2)])
+def test_what_is_not_finite_in_the_last_head_breaks_those_done_before(
+    lengths: tuple[int, int], hash_bits: int, num_hashes: int, name: str, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head at a time in passes, or both at once by many blocks; the sequence beside it keeps its bits."""
+    monkeypatch.setenv(MULTIPROCESSORS, "1")
+    inputs = make(lengths, 2, 8, 8, [num_hashes, 2], taps=3)
+    attributes: dict[str, AttributeValue] = {"num_heads": 2, "hash_bits": hash_bits}
+    [clean] = run_on_device("yoso", inputs, attributes)
+    assert np.isfinite(clean).all()
+    inputs[name][lengths[0] - 1, -1] = bad
+    [broken] = run_on_device("yoso", inputs, attributes)
+    assert np.isnan(broken[: lengths[0]]).all()
+    assert same_bits([broken[lengths[0] :]], [clean[lengths[0] :]])
+
+
 def test_scratch_follows_the_card_and_passes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 hashes of 16 bits take more than 16 MiB: passes on one multiprocessor or four, none on eight."""
     sizes: list[int] = []

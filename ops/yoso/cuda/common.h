@@ -36,6 +36,10 @@ __device__ inline int FindItem(const Batch& batch, int block) {
   return low;
 }
 
+// Bits of |x|, in the order of magnitudes; those of infinity and NaN are the most.
+__device__ inline unsigned Magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+inline constexpr unsigned kInfinite = 0x7F800000u;
+
 // Sum over the lanes of a warp, the same in every lane.
 template <class Value>
 __device__ inline Value WarpTotal(Value x) {

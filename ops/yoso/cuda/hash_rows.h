@@ -14,7 +14,7 @@ inline constexpr int kGapBytes = 16;
 // The rows that a block of a hash kernel owns, and the first of its parts: of the job's parts it
 // hashes every job.hash_blocks-th.
 struct HashPlace {
-  int head, local_head, part, first_row, rows;
+  int sequence, head, local_head, part, first_row, rows;
   bool key;
   std::int64_t row_pitch;   // of codes: distance of hashes, or hashes of a row
   std::int64_t source_row;  // first row in its tensor
@@ -24,6 +24,7 @@ struct HashPlace {
 
 __device__ inline HashPlace Locate(const Node& node, const Job& job, int local, bool by_row) {
   HashPlace place;
+  place.sequence = job.sequence;
   const int query_tiles = Quotient(job.num_queries, kCudaRowTile);
   const int tiles = query_tiles + Quotient(job.num_keys, kCudaRowTile);
   int tile = local % tiles;
@@ -86,9 +87,9 @@ __device__ inline int HalfLift(const Node& node, float scale, int squares) {
 }
 
 // Quantises rows to int8, rint(x * (127 / max|x|)), with zeros up to `padded` coordinates and
-// kCudaRowTile rows, and sums each row; with a norm lift also its HalfLift. A row belongs to the
-// least power of 2 of lanes that hold `padded` coordinates, so that a warp has one to eight rows at
-// a time.
+// kCudaRowTile rows, and sums each row; with a norm lift also its HalfLift. Flags the sequence
+// where a row is not finite. A row belongs to the least power of 2 of lanes that hold `padded`
+// coordinates, so that a warp has one to eight rows at a time.
 template <class T>
 __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, int padded,
                                     signed char* data, int* sums, int* half_lifts) {
@@ -108,11 +109,12 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
   for (int r = threadIdx.x / lanes; r < kCudaRowTile; r += blocks_rows) {
     float x[kOwn] = {};
     if (r < place.rows) LoadOwn(rows + r * stride, d, node.head_dim, x);
-    float largest = 0;
+    unsigned largest = 0;
 #pragma unroll
-    for (int e = 0; e < kOwn; ++e) largest = fmaxf(largest, fabsf(x[e]));
-    largest = over_row(largest, [](float a, float b) { return fmaxf(a, b); });
-    const float scale = __fdiv_rn(127.0f, fmaxf(largest, 1e-30f));
+    for (int e = 0; e < kOwn; ++e) largest = max(largest, Magnitude(x[e]));
+    largest = over_row(largest, [](unsigned a, unsigned b) { return max(a, b); });
+    if (largest >= kInfinite) atomicMax(node.broken + place.sequence, 1);
+    const float scale = __fdiv_rn(127.0f, fmaxf(__uint_as_float(largest), 1e-30f));
     struct alignas(kOwn) {
       signed char of[kOwn];
     } rounded;

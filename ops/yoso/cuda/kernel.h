@@ -48,7 +48,7 @@ struct Node {
   const void *query, *key, *value, *conv_weight;  // conv_weight null where it is left out
   void* output;
   float* importance;       // [T], or null where nobody asks
-  const int* broken;       // [B]: not 0 where a row of the sequence is not finite
+  int* broken;             // [B]: not 0 where a row of the sequence is not finite
   unsigned char* scratch;  // what a Job's offsets count from
   std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
   bool hadamard;
@@ -150,8 +150,12 @@ void Clear(void* memory, std::int64_t bytes, cuda::Stream stream);
 // Blocks that a job takes of each kernel, then the launches: one each, over all jobs of the batch,
 // whose first_block is set. `blocks` is their number.
 int SpanBlocks(const Span& span);
-void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks,
                 cuda::Stream stream);
+// Makes the output of sequences that are flagged NaN, of which some heads may be written already.
+int BreakBlocks(const Node& node, const Job& job);
+void LaunchBreak(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                 cuda::Stream stream);
 
 std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes);  // of one head
 // Of one head: twice the planes' coordinate that a norm lift adds, int32, those of queries in the

@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) AddPieces(Node node, Jobs jo
              (static_cast<std::int64_t>(place.local) << node.hash_bits);
   AddPiece(keys, place.all, place.piece, values, map, BeginsOf(node, job, place.local), bucket);
   if (bucket.open) bucket.Write();
+  bucket.Report(node, job);
 }
 
 __global__ void __launch_bounds__(kBlockThreads) JoinRuns(Node node, Jobs jobs) {

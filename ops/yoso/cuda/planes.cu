@@ -1,7 +1,9 @@
-// YosoAttention on CUDA: the scan for rows that are not finite, and planes.
+// YosoAttention on CUDA: rows that are not finite, and planes.
 //
-// The scan reads query, key and value once and flags the sequences that hold an infinity or a NaN:
-// kernels that write output need to know it for the whole sequence, whichever head they work on.
+// A sequence that holds an infinity or a NaN is flagged, and its output is NaN, all heads. Those
+// that take tables are flagged by who reads their rows anyway, hashing and adding, head after head:
+// Break writes over their output when all heads are done. For others Scan reads query, key and
+// value once beforehand, so that who writes output knows.
 //
 // Planes are made once for each distinct (seed, head) of a wave. One thread turns one Philox block
 // into 8 coordinates, each p by binary search among the 127 thresholds of the inverse CDF. Planes
@@ -24,19 +26,35 @@ static_assert(sizeof kThresholds == kNumThresholds * sizeof(std::uint16_t));
 constexpr int kSpanElements = 8192;  // that one block scans
 
 template <class T>
-__global__ void Scan(Node node, Spans spans, int* broken) {
+__global__ void Scan(Node node, Spans spans) {
   const Span span = spans.items[FindItem(spans, blockIdx.x)];
   const void* tensor = span.tensor == 0 ? node.query : span.tensor == 1 ? node.key : node.value;
   const T* data = static_cast<const T*>(tensor) + span.begin;
   const std::int64_t begin =
       static_cast<std::int64_t>(blockIdx.x - span.first_block) * kSpanElements;
   const std::int64_t end = min(begin + kSpanElements, span.count);
-  unsigned largest = 0;  // the exponent of infinity and NaN is above all others
+  unsigned largest = 0;
 #pragma unroll 8
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kBlockThreads) {
-    largest = max(largest, __float_as_uint(cuda::ToFloat(data[i])) & 0x7FFFFFFFu);
+    largest = max(largest, Magnitude(cuda::ToFloat(data[i])));
   }
-  if (largest >= 0x7F800000u) atomicMax(broken + span.sequence, 1);
+  if (largest >= kInfinite) atomicMax(node.broken + span.sequence, 1);
+}
+
+constexpr int kBreakBlocks = 16;  // of a sequence; mostly they have nothing to do
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) Break(Node node, Jobs jobs) {
+  const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
+  if (node.broken[job.sequence] == 0) return;
+  const std::int64_t columns = std::int64_t{node.num_heads} * node.value_dim;
+  T* output = static_cast<T*>(node.output) + job.query_row * columns;
+  const T nan = cuda::FromFloat<T>(__int_as_float(0x7FC00000));
+  for (std::int64_t i = (static_cast<int>(blockIdx.x) - job.first_block) * kBlockThreads +
+                        static_cast<int>(threadIdx.x);
+       i < job.num_queries * columns; i += kBreakBlocks * kBlockThreads) {
+    output[i] = nan;
+  }
 }
 
 // p of a half-word: the number of thresholds that its magnitude reaches; the lower half of the
@@ -176,11 +194,21 @@ int SpanBlocks(const Span& span) {
   return static_cast<int>((span.count + kSpanElements - 1) / kSpanElements);
 }
 
-void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks,
                 cuda::Stream stream) {
   cuda::ForType(data, [&](auto type) {
     cuda::Launch("YosoAttention scan", Scan<decltype(type)>, dim3(static_cast<unsigned>(blocks)),
-                 kBlockThreads, 0, stream, node, spans, broken);
+                 kBlockThreads, 0, stream, node, spans);
+  });
+}
+
+int BreakBlocks(const Node&, const Job&) { return kBreakBlocks; }
+
+void LaunchBreak(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                 cuda::Stream stream) {
+  cuda::ForType(data, [&](auto type) {
+    cuda::Launch("YosoAttention break", Break<decltype(type)>, dim3(static_cast<unsigned>(blocks)),
+                 kBlockThreads, 0, stream, node, jobs);
   });
 }
 
