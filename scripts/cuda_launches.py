@@ -29,6 +29,7 @@ HEAD_DIMS = (8, 64, 128, 256)
 SHORT = (2, 40)
 LONG = (300, 1100)  # beyond what operators treat as short, with one narrow head
 LONGEST = 4100  # beyond what one block takes, of operators whose knob counts samples: linear in the length
+STAGED = ((400, 64), (800, 32))  # tokens and a head's channels that take YOSO's tables through shared memory
 NARROW = {name: 1 if name == "num_heads" else 16 for name in SIZES}
 FEW = 3
 
@@ -56,8 +57,11 @@ def runs(long: bool) -> Iterator[tuple[Case, str, dict[str, Array]]]:
             narrow = Case(case.operator, case.attributes | {name: 1 for name in case.attributes if name == "num_heads"})
             sampled = any(knob.dtype == "int32" for knob in case.operator.knobs)
             lengths = (*LONG, LONGEST) if sampled else LONG
-            for length in lengths if long else LONG[:1]:
-                inputs = make_inputs(narrow, (length,), sizes=NARROW)
+            shapes = [((length,), NARROW) for length in (lengths if long else LONG[:1])]
+            if sampled and not long:
+                shapes += [((length, length), NARROW | {"num_heads * value_dim": width}) for length, width in STAGED]
+            for rows, sizes in shapes:
+                inputs = make_inputs(narrow, rows, sizes=sizes)
                 for knob in case.operator.knobs:
                     if knob.dtype == "int32":
                         inputs[knob.name][:] = FEW

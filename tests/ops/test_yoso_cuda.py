@@ -99,6 +99,18 @@ def test_codes_equal_the_reference_bit_for_bit(
     check_codes(hash, head_dim, hash_bits, num_hashes, length, layer=2, call=run_on_device)
 
 
+@pytest.mark.parametrize("length", [COUNTED, TABLES])
+@pytest.mark.parametrize("hash", HASHES)
+def test_blocks_that_share_hashes_change_no_bit(hash: Hash, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts of 32 hashes, two of 64, the last not whole: a block takes all, every second, or one."""
+    inputs = make((length,), 1, 64, 8, 67)
+    outputs = set()
+    for multiprocessors in ("1", "2", "64"):
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_MULTIPROCESSORS", multiprocessors)
+        outputs.add(agree(inputs, num_heads=1, hash_bits=7, hash=hash).tobytes())
+    assert len(outputs) == 1
+
+
 @pytest.mark.parametrize("hash", HASHES)
 def test_rows_of_few_values_tie_as_on_the_cpu(hash: Hash) -> None:
     inputs = make((64,), 1, 32, 64, 16)

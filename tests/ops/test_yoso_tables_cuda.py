@@ -5,6 +5,7 @@ Sums of float32 depend on their order, so equal bits show that neither the seque
 """
 
 import math
+from pathlib import Path
 
 import harness_cuda
 import numpy as np
@@ -104,6 +105,59 @@ def test_long_and_short_sequences_of_a_batch(hash_bits: int, monkeypatch: pytest
     begin = inputs["cu_seqlens"][2]
     alone = {name: x[begin:] if x.ndim == 2 else x[2:] for name, x in inputs.items()}
     assert same_bits(run_on_device("yoso", alone | {"cu_seqlens": offsets([4097])}, attributes), [together[begin:]])
+
+
+# Lengths, value_dim, hash_bits, normalize, hash: whole and ragged tiles of 512 or 1024 queries, those of one query
+# beside them; columns that fill a row of 32 or 64 or not; full, small and mostly empty tables.
+STAGED = [
+    ((500, 1, 390), 64, 8, 1, "gaussian"),
+    ((1023,), 60, 8, 2, "hadamard"),
+    ((401,), 33, 5, 0, "gaussian"),
+    ((900, 385), 64, 2, 2, "gaussian"),
+    ((790,), 32, 7, 1, "gaussian"),
+    ((1537,), 20, 8, 2, "gaussian"),
+]
+
+
+@pytest.mark.parametrize("data", ["float", "bfloat16"])
+@pytest.mark.parametrize("case", STAGED, ids=lambda case: "-".join(map(str, case)))
+def test_tables_in_shared_memory_give_the_same_bits(
+    case: tuple[tuple[int, ...], int, int, int, str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rows that are read one by one where a block has less of it, with an even and an odd number of hashes."""
+    lengths, value_dim, hash_bits, normalize, hash = case
+    inputs = make(lengths, 2, 8, value_dim, [3, 2, 4][: len(lengths)], taps=3)
+    attributes: dict[str, AttributeValue] = {
+        "num_heads": 2, "hash_bits": hash_bits, "normalize": normalize, "hash": hash,
+    }  # fmt: skip
+    monkeypatch.setenv(MULTIPROCESSORS, "1")
+    outputs, wide_blocks = [], []
+    for kib in (99, 163):
+        log = tmp_path / str(kib)
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_LAUNCHES", str(log))
+        monkeypatch.setenv("ATTENUATOR_ON_HOST_SHARED", str(kib << 10))
+        outputs.append(run_on_device("yoso", inputs, attributes, data))
+        wide_blocks.append([line for line in log.read_text().splitlines() if line.split()[1] == "512"])
+    assert len(wide_blocks[0]) == 0
+    assert len(wide_blocks[1]) == 1
+    assert same_bits(*outputs)
+
+
+@pytest.mark.parametrize(("name", "bad"), [("query", np.nan), ("key", -np.inf), ("value", np.inf), ("value", np.nan)])
+@pytest.mark.parametrize(("lengths", "hash_bits", "num_hashes"), [((260, 280), 16, 40), ((4200, 300), 8, 2)])
+def test_what_is_not_finite_in_the_last_head_breaks_those_done_before(
+    lengths: tuple[int, int], hash_bits: int, num_hashes: int, name: str, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head at a time in passes, or both at once by many blocks; the sequence beside it keeps its bits."""
+    monkeypatch.setenv(MULTIPROCESSORS, "1")
+    inputs = make(lengths, 2, 8, 8, [num_hashes, 2], taps=3)
+    attributes: dict[str, AttributeValue] = {"num_heads": 2, "hash_bits": hash_bits}
+    [clean] = run_on_device("yoso", inputs, attributes)
+    assert np.isfinite(clean).all()
+    inputs[name][lengths[0] - 1, -1] = bad
+    [broken] = run_on_device("yoso", inputs, attributes)
+    assert np.isnan(broken[: lengths[0]]).all()
+    assert same_bits([broken[lengths[0] :]], [clean[lengths[0] :]])
 
 
 def test_scratch_follows_the_card_and_passes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:

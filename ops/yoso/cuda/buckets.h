@@ -39,8 +39,9 @@ struct BucketSum {
   float* edge;  // the run's
   int columns;
   int row;
-  bool open;       // there is something to write
-  bool continued;  // it belongs to the run's edge
+  bool open;         // there is something to write
+  bool continued;    // it belongs to the run's edge
+  unsigned largest;  // magnitude of what was written, as bits: those of infinity, NaN are the most
   Wide<float, kWide> sums[kRuns];
 
   __device__ static int Column(int run) {
@@ -49,10 +50,12 @@ struct BucketSum {
   __device__ __forceinline__ float* Target() const {
     return continued ? edge : table + static_cast<std::int64_t>(row) * columns;
   }
-  __device__ __forceinline__ void Write() const {
+  __device__ __forceinline__ void Write() {
     float* target = Target();
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
+#pragma unroll
+      for (int w = 0; w < kWide; ++w) largest = max(largest, Magnitude(sums[k].of[w]));
       if (Column(k) < columns) *reinterpret_cast<Wide<float, kWide>*>(target + Column(k)) = sums[k];
     }
   }
@@ -64,6 +67,10 @@ struct BucketSum {
         sums[k] = *reinterpret_cast<const Wide<float, kWide>*>(source + Column(k));
       }
     }
+  }
+  // Every key's values are in some sum, which is not finite where they are not.
+  __device__ __forceinline__ void Report(const Node& node, const Job& job) const {
+    if (largest >= kInfinite) atomicMax(node.broken + job.sequence, 1);
   }
   template <class T>
   __device__ __forceinline__ void Add(const Wide<T, kWide> (&values)[kRuns]) {

@@ -36,6 +36,10 @@ __device__ inline int FindItem(const Batch& batch, int block) {
   return low;
 }
 
+// Bits of |x|, in the order of magnitudes; those of infinity and NaN are the most.
+__device__ inline unsigned Magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+inline constexpr unsigned kInfinite = 0x7F800000u;
+
 // Sum over the lanes of a warp, the same in every lane.
 template <class Value>
 __device__ inline Value WarpTotal(Value x) {
@@ -45,9 +49,40 @@ __device__ inline Value WarpTotal(Value x) {
   return x;
 }
 
-// Writes `count` rows of one head, their sums being in shared memory: times `scale`, l2-normalised
-// (in float64: squares of any finite float), or over their weights' totals, plus the convolution.
-// One warp per row.
+// Rows that a warp finishes together: each waits for shuffles, a root and a division.
+inline constexpr int kFinishRows = 4;
+
+// The factor that gives row lane % kFinishRows of a warp's `count` the l2 norm 1 (in float64:
+// squares of any finite float). Rows have `columns` sums and are `pitch` from one another; beyond
+// `count` the last one is repeated.
+__device__ inline float NormFactor(const float* sums, int pitch, int count, int columns,
+                                   float scale) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  double squares[kFinishRows] = {};
+#pragma unroll 1
+  for (int c = lane; c < columns; c += cuda::kWarp) {
+#pragma unroll
+    for (int k = 0; k < kFinishRows; ++k) {
+      const float x = sums[min(k, count - 1) * pitch + c];
+      squares[k] += static_cast<double>(x) * x;
+    }
+  }
+#pragma unroll
+  for (int lanes = cuda::kWarp / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+    for (int k = 0; k < kFinishRows; ++k) {
+      squares[k] += __shfl_xor_sync(cuda::kFullMask, squares[k], lanes);
+    }
+  }
+  double own = squares[0];
+#pragma unroll
+  for (int k = 1; k < kFinishRows; ++k) own = lane % kFinishRows == k ? squares[k] : own;
+  const double norm = sqrt(own) * scale;
+  return static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+}
+
+// Writes `count` rows of one head, their sums being in shared memory: times `scale`, l2-normalised,
+// or over their weights' totals, plus the convolution. A warp takes kFinishRows neighbours.
 template <class T>
 __device__ inline void FinishRows(const Node& node, const Job& job, int head, int first, int count,
                                   const float* sums, int stride, float scale, const float* totals) {
@@ -60,30 +95,32 @@ __device__ inline void FinishRows(const Node& node, const Job& job, int head, in
                     static_cast<std::int64_t>(head) * node.value_dim;
   const T* weights = static_cast<const T*>(node.conv_weight) +
                      (node.conv_weight == nullptr ? 0 : head * node.taps);
-  for (int r = threadIdx.x / cuda::kWarp; r < count; r += blockDim.x / cuda::kWarp) {
-    const float* row = sums + r * stride;
-    float factor = scale;
-    if (node.divides()) factor = __fdiv_rn(1.0f, fmaxf(totals[r], kSumFloor));
-    if (node.normalize == Normalize::kNorm) {
-      double squares = 0;
-      for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
-        squares += static_cast<double>(row[c]) * row[c];
-      }
-      const double norm = sqrt(WarpTotal(squares)) * scale;
-      factor = static_cast<float>(scale / (norm > 1e-12 ? norm : 1e-12));
+  const int step = static_cast<int>(blockDim.x) / cuda::kWarp * kFinishRows;
+  for (int begin = threadIdx.x / cuda::kWarp * kFinishRows; begin < count; begin += step) {
+    const int end = min(begin + kFinishRows, count);
+    float own = scale;  // of row lane % kFinishRows
+    if (node.divides()) {
+      own = __fdiv_rn(1.0f, fmaxf(totals[min(begin + lane % kFinishRows, end - 1)], kSumFloor));
     }
-    const int low = max(first + r - node.taps / 2, 0);
-    const int high = min(first + r + node.taps / 2, job.num_keys - 1);
-    for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
-      float y = row[c] * factor;
-      if (node.conv_weight != nullptr) {
-        for (int j = low; j <= high; ++j) {
-          y = fmaf(cuda::ToFloat(weights[j - (first + r) + node.taps / 2]),
-                   cuda::ToFloat(values[j * columns + c]), y);
+    if (node.normalize == Normalize::kNorm) {
+      own = NormFactor(sums + begin * stride, stride, end - begin, node.value_dim, scale);
+    }
+#pragma unroll 1
+    for (int r = begin; r < end; ++r) {
+      const float factor = __shfl_sync(cuda::kFullMask, own, r - begin);
+      const int low = max(first + r - node.taps / 2, 0);
+      const int high = min(first + r + node.taps / 2, job.num_keys - 1);
+      for (int c = lane; c < node.value_dim; c += cuda::kWarp) {
+        float y = sums[r * stride + c] * factor;
+        if (node.conv_weight != nullptr) {
+          for (int j = low; j <= high; ++j) {
+            y = fmaf(cuda::ToFloat(weights[j - (first + r) + node.taps / 2]),
+                     cuda::ToFloat(values[j * columns + c]), y);
+          }
         }
+        if (broken) y = __int_as_float(0x7FC00000);
+        output[r * columns + c] = cuda::FromFloat<T>(y);
       }
-      if (broken) y = __int_as_float(0x7FC00000);
-      output[r * columns + c] = cuda::FromFloat<T>(y);
     }
   }
 }

@@ -1,4 +1,5 @@
-// YosoAttention on CUDA, the table path: sums of tables' rows by query.
+// YosoAttention on CUDA, the table path: sums of tables' rows by query, read one by one. Most of
+// the queries of long texts go through gather_staged.cu.
 //
 // A block takes a tile of queries (1024 groups of 4 columns) of one head, turns 32 hashes' codes
 // into rows of tables in shared memory, and adds those rows, 16 bytes a thread, four under way at a

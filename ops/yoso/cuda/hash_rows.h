@@ -11,9 +11,10 @@ inline constexpr int kMaxBits = 16;
 // Between rows in shared memory, so that eight neighbouring rows lie in different banks.
 inline constexpr int kGapBytes = 16;
 
-// The rows that a block of a hash kernel owns.
+// The rows that a block of a hash kernel owns, and the first of its parts: of the job's parts it
+// hashes every job.hash_blocks-th.
 struct HashPlace {
-  int head, local_head, part, first_row, rows;
+  int sequence, head, local_head, part, first_row, rows;
   bool key;
   std::int64_t row_pitch;   // of codes: distance of hashes, or hashes of a row
   std::int64_t source_row;  // first row in its tensor
@@ -21,14 +22,14 @@ struct HashPlace {
   unsigned char* codes;  // of this head
 };
 
-__device__ inline HashPlace Locate(const Node& node, const Job& job, int local, int parts,
-                                   bool by_row) {
+__device__ inline HashPlace Locate(const Node& node, const Job& job, int local, bool by_row) {
   HashPlace place;
+  place.sequence = job.sequence;
   const int query_tiles = Quotient(job.num_queries, kCudaRowTile);
   const int tiles = query_tiles + Quotient(job.num_keys, kCudaRowTile);
   int tile = local % tiles;
-  place.part = local / tiles % parts;
-  place.local_head = local / tiles / parts;
+  place.part = local / tiles % job.hash_blocks;
+  place.local_head = local / tiles / job.hash_blocks;
   place.head = job.head + place.local_head;
   const bool key = tile >= query_tiles;
   if (key) tile -= query_tiles;
@@ -86,9 +87,9 @@ __device__ inline int HalfLift(const Node& node, float scale, int squares) {
 }
 
 // Quantises rows to int8, rint(x * (127 / max|x|)), with zeros up to `padded` coordinates and
-// kCudaRowTile rows, and sums each row; with a norm lift also its HalfLift. A row belongs to the
-// least power of 2 of lanes that hold `padded` coordinates, so that a warp has one to eight rows at
-// a time.
+// kCudaRowTile rows, and sums each row; with a norm lift also its HalfLift. Flags the sequence
+// where a row is not finite. A row belongs to the least power of 2 of lanes that hold `padded`
+// coordinates, so that a warp has one to eight rows at a time.
 template <class T>
 __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, int padded,
                                     signed char* data, int* sums, int* half_lifts) {
@@ -108,11 +109,12 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
   for (int r = threadIdx.x / lanes; r < kCudaRowTile; r += blocks_rows) {
     float x[kOwn] = {};
     if (r < place.rows) LoadOwn(rows + r * stride, d, node.head_dim, x);
-    float largest = 0;
+    unsigned largest = 0;
 #pragma unroll
-    for (int e = 0; e < kOwn; ++e) largest = fmaxf(largest, fabsf(x[e]));
-    largest = over_row(largest, [](float a, float b) { return fmaxf(a, b); });
-    const float scale = __fdiv_rn(127.0f, fmaxf(largest, 1e-30f));
+    for (int e = 0; e < kOwn; ++e) largest = max(largest, Magnitude(x[e]));
+    largest = over_row(largest, [](unsigned a, unsigned b) { return max(a, b); });
+    if (largest >= kInfinite) atomicMax(node.broken + place.sequence, 1);
+    const float scale = __fdiv_rn(127.0f, fmaxf(__uint_as_float(largest), 1e-30f));
     struct alignas(kOwn) {
       signed char of[kOwn];
     } rounded;
@@ -133,34 +135,47 @@ __device__ inline void QuantiseRows(const Node& node, const HashPlace& place, in
 }
 
 // Writes the codes cut(row, hash - first) of hashes [first, first + count), counted within the job,
-// for the place's rows. Where codes lie by row, the hashes that pad a row get code 0.
+// for the place's rows. Where codes lie by row, the hashes that pad a row get code 0; where they
+// lie by hash, the rows that pad a hash get the code of a row of zeros.
 template <class Cut>
 __device__ inline void WriteCodes(const Node& node, const Job& job, const HashPlace& place,
                                   int first, int count, bool by_row, const Cut& cut) {
   const bool wide = node.code_bytes() == 2;
-  const auto write = [&](std::int64_t i, std::uint32_t code) {
-    if (wide) {
-      reinterpret_cast<std::uint16_t*>(place.codes)[i] = static_cast<std::uint16_t>(code);
-    } else {
-      place.codes[i] = static_cast<unsigned char>(code);
-    }
-  };
-  // Neighbouring threads write neighbouring codes: hashes of a row, or rows of a hash.
-  const int side = by_row ? cuda::kWarp : kCudaRowTile;
-  const int mine = threadIdx.x % side, group = threadIdx.x / side, groups = blockDim.x / side;
   const int begin = max(first, 0);
+  // Neighbouring threads write neighbouring codes: hashes of a row, or rows of a hash.
   if (by_row) {
     const int end = min(first + count, static_cast<int>(place.row_pitch));
-    for (int r = group; r < place.rows; r += groups) {
-      for (int t = begin + mine; t < end; t += side) {
-        write((place.first_row + r) * place.row_pitch + t,
-              t < job.num_hashes ? cut(r, t - first) : 0);
+    const int mine = threadIdx.x % cuda::kWarp, warps = blockDim.x / cuda::kWarp;
+    for (int r = threadIdx.x / cuda::kWarp; r < place.rows; r += warps) {
+      for (int t = begin + mine; t < end; t += cuda::kWarp) {
+        const std::uint32_t code = t < job.num_hashes ? cut(r, t - first) : 0;
+        const std::int64_t i = (place.first_row + r) * place.row_pitch + t;
+        if (wide) {
+          reinterpret_cast<std::uint16_t*>(place.codes)[i] = static_cast<std::uint16_t>(code);
+        } else {
+          place.codes[i] = static_cast<unsigned char>(code);
+        }
       }
     }
-  } else if (mine < place.rows) {
-    const int end = min(first + count, job.num_hashes);
-    for (int t = begin + group; t < end; t += groups) {
-      write(t * place.row_pitch + place.first_row + mine, cut(mine, t - first));
+    return;
+  }
+  constexpr int kTogether = 4;  // rows, whose codes are one store
+  constexpr int kSide = kCudaRowTile / kTogether;
+  const int row = threadIdx.x % kSide * kTogether, groups = blockDim.x / kSide;
+  if (place.first_row + row >= place.row_pitch) return;
+  const int end = min(first + count, job.num_hashes);
+  for (int t = begin + threadIdx.x / kSide; t < end; t += groups) {
+    std::uint32_t code[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) code[k] = cut(row + k, t - first);
+    unsigned char* target =
+        place.codes + (t * place.row_pitch + place.first_row + row) * node.code_bytes();
+    if (wide) {
+      *reinterpret_cast<uint2*>(target) =
+          make_uint2(code[0] | code[1] << 16, code[2] | code[3] << 16);
+    } else {
+      *reinterpret_cast<std::uint32_t*>(target) =
+          code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24;
     }
   }
 }

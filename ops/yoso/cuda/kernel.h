@@ -48,7 +48,7 @@ struct Node {
   const void *query, *key, *value, *conv_weight;  // conv_weight null where it is left out
   void* output;
   float* importance;       // [T], or null where nobody asks
-  const int* broken;       // [B]: not 0 where a row of the sequence is not finite
+  int* broken;             // [B]: not 0 where a row of the sequence is not finite
   unsigned char* scratch;  // what a Job's offsets count from
   std::int32_t num_heads, head_dim, value_dim, hash_bits, layer, taps;
   bool hadamard;
@@ -72,6 +72,7 @@ struct Job {
   std::int32_t head, num_heads;                       // a run of heads
   std::int32_t first_hash, num_hashes, total_hashes;  // a run of hashes; 0 of 0 is the expectation
   std::int32_t table_rows;                            // min(num_keys, 2^hash_bits)
+  std::int32_t hash_blocks;  // that share the hashes of 64 rows, at most HashParts
   std::int64_t seed;
   // Offsets in scratch, in bytes, of the run's first head; planes are of head `plane_head`.
   std::int64_t planes;
@@ -110,7 +111,7 @@ struct LongSizes {
   std::int32_t parts;     // of kSharedKeys keys, which blocks sort
   std::int32_t pieces;    // of kPieceKeys sorted keys, which warps add: equally many in each run
   std::int64_t counters;  // int32 [part][digit]
-  std::int64_t starts;    // int32 [piece]: buckets that begin there
+  std::int64_t starts;    // int32 [piece]: buckets that begin there, where hash_bits > kDigitBits
   std::int64_t edges;     // float [run][table_columns]
   std::int64_t words;     // in all
 };
@@ -149,8 +150,12 @@ void Clear(void* memory, std::int64_t bytes, cuda::Stream stream);
 // Blocks that a job takes of each kernel, then the launches: one each, over all jobs of the batch,
 // whose first_block is set. `blocks` is their number.
 int SpanBlocks(const Span& span);
-void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks,
                 cuda::Stream stream);
+// Makes the output of sequences that are flagged NaN, of which some heads may be written already.
+int BreakBlocks(const Node& node, const Job& job);
+void LaunchBreak(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                 cuda::Stream stream);
 
 std::int64_t PlaneBytes(const Node& node, int first_hash, int num_hashes);  // of one head
 // Of one head: twice the planes' coordinate that a norm lift adds, int32, those of queries in the
@@ -161,6 +166,8 @@ void LaunchLift(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Strea
 int PlaneBlocks(const Node& node, const PlaneJob& job);
 void LaunchPlanes(const Node& node, const PlaneJobs& jobs, int blocks, cuda::Stream stream);
 
+// Parts that a job's hashes are computed in, and the blocks that do it.
+int HashParts(const Node& node, const Job& job);
 int HashBlocks(const Node& node, const Job& job);
 // Codes by row for the count path, by hash for the table path.
 void LaunchHash(ElementType data, const Node& node, const Jobs& jobs, int blocks, bool by_row,
@@ -171,8 +178,8 @@ int TableBlocks(const Node& node, const Job& job);
 void LaunchTables(ElementType data, const Node& node, const Jobs& jobs, int blocks, int most_keys,
                   cuda::Stream stream);
 // Those of more keys: for each pass of the sort CountDigits and Scatter, over blocks of parts, and
-// Offsets between them, over those of tables; then Mark and AddPieces, over those of pieces, and
-// JoinRuns, over those of tables.
+// Offsets between them, over those of tables; then, where hash_bits > kDigitBits, Mark, and in any
+// case AddPieces, over those of pieces, and JoinRuns, over those of tables.
 int PartBlocks(const Node& node, const Job& job);
 int PieceBlocks(const Node& node, const Job& job);
 void LaunchCountDigits(const Node& node, const Jobs& jobs, int blocks, int pass,
@@ -186,6 +193,12 @@ void LaunchJoinRuns(const Node& node, const Jobs& jobs, int blocks, cuda::Stream
 int GatherBlocks(const Node& node, const Job& job);
 void LaunchGather(ElementType data, const Node& node, const Jobs& jobs, int blocks,
                   cuda::Stream stream);
+// The same for jobs whose tables can be read through shared memory, which pays where there are
+// blocks for half of the multiprocessors.
+bool GathersStaged(const Node& node, const Job& job);
+int GatherStagedBlocks(const Node& node, const Job& job);
+void LaunchGatherStaged(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                        cuda::Stream stream);
 
 int UnitBlocks(const Node& node, const Job& job);
 void LaunchUnits(ElementType data, const Node& node, const Jobs& jobs, int blocks,

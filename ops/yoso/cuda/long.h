@@ -19,6 +19,29 @@ __host__ __device__ inline int PieceBlocksOf(const LongSizes& sizes) {
   return Quotient(sizes.pieces, kBlockWarps);
 }
 
+// How many buckets begin in some neighbouring pieces, whose places are `places`: the same in every
+// lane. Up to 8 bits of codes a bucket is a digit, whose first place Offsets has left with part 0;
+// beyond that Mark has counted.
+__device__ inline int CountBegun(const Node& node, const Job& job, const int* orders,
+                                 const LongSizes& sizes, const Run& pieces, const Run& places) {
+  const int lane = threadIdx.x % cuda::kWarp;
+  int sum = 0;
+  if (node.hash_bits > kDigitBits) {
+    for (int i = pieces.begin + lane; i < pieces.end; i += cuda::kWarp) {
+      sum += orders[sizes.starts + i];
+    }
+    return WarpTotal(sum);
+  }
+  const int* firsts = orders + sizes.counters;
+#pragma unroll
+  for (int digit = lane; digit < kDigits; digit += cuda::kWarp) {
+    const int first = firsts[digit];
+    const int next = digit + 1 < kDigits ? firsts[digit + 1] : job.num_keys;
+    sum += first < next && first >= places.begin && first < places.end;
+  }
+  return WarpTotal(sum);
+}
+
 // The calling warp's piece.
 struct PiecePlace {
   int local;  // head, hash

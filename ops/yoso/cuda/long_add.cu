@@ -40,13 +40,6 @@ __device__ inline int* BeginsOf(const Node& node, const Job& job, int local) {
                         : nullptr;
 }
 
-// The sum of values[0 .. count), the same in every lane.
-__device__ inline int Total(const int* values, int count) {
-  int sum = 0;
-  for (int i = threadIdx.x % cuda::kWarp; i < count; i += cuda::kWarp) sum += values[i];
-  return WarpTotal(sum);
-}
-
 template <class T, int kWide, int kRuns>
 __global__ void __launch_bounds__(kBlockThreads, 3) AddPieces(Node node, Jobs jobs) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
@@ -61,13 +54,14 @@ __global__ void __launch_bounds__(kBlockThreads, 3) AddPieces(Node node, Jobs jo
   bucket.table = TableOf(node, job, place.local);
   bucket.edge = reinterpret_cast<float*>(LongScratch(node, job, place.local)) + sizes.edges +
                 place.run * bucket.columns;
-  bucket.row = Total(orders + sizes.starts, place.index) - 1;
+  bucket.row = CountBegun(node, job, orders, sizes, {0, place.index}, {0, place.piece.begin}) - 1;
   bucket.open = bucket.continued = place.piece.begin == place.all.begin;
   const ValueColumns<T, kWide, kRuns> values(node, job, head);
   int* map = reinterpret_cast<int*>(node.scratch + job.maps) +
              (static_cast<std::int64_t>(place.local) << node.hash_bits);
   AddPiece(keys, place.all, place.piece, values, map, BeginsOf(node, job, place.local), bucket);
   if (bucket.open) bucket.Write();
+  bucket.Report(node, job);
 }
 
 __global__ void __launch_bounds__(kBlockThreads) JoinRuns(Node node, Jobs jobs) {
@@ -79,9 +73,9 @@ __global__ void __launch_bounds__(kBlockThreads) JoinRuns(Node node, Jobs jobs) 
   const int* orders = LongScratch(node, job, local);
   int* starts = cuda::SharedMemory<int>();  // [run]
   int* continues = starts + kBlockWarps;    // [run]
-  const int begun = Total(orders + sizes.starts + warp * of_run, of_run);
+  const Run run = WarpRun(job.num_keys, warp);
+  const int begun = CountBegun(node, job, orders, sizes, {warp * of_run, (warp + 1) * of_run}, run);
   if (lane == 0) {
-    const Run run = WarpRun(job.num_keys, warp);
     starts[warp] = begun;
     continues[warp] = run.begin < run.end && orders[run.begin] >= 0;
   }

@@ -12,13 +12,14 @@
 //
 // Entries of the last order have kStart set where a bucket begins, so that who adds values reads
 // order and nothing else: up to 8 bits Scatter knows where a digit begins; beyond that Mark
-// compares the codes of neighbours, from one array of orders into the other. Mark also counts each
-// piece's starts, which number the table's rows.
+// compares the codes of neighbours, from one array of orders into the other, and counts each
+// piece's starts, which number the table's rows (CountBegun).
 //
 // The order is the one that a stable sort by one block gives, however many parts there are.
 //
-// Memory, a key, hash and head, in bytes from L2: 2 of codes, 4 of order written and 8 read; twice
-// that and 5 gathered codes where hash_bits > 8. A block waits for memory twice, whatever its part.
+// Memory, a key, hash and head, in bytes from L2: 2 of codes, 4 of order written and 4 read by who
+// adds; where hash_bits > 8 4 of codes, 12 of order written and 16 read, and 6 gathered codes.
+// A block waits for memory twice, whatever its part.
 #include "ops/yoso/cuda/long.h"
 
 namespace attenuator::yoso {
@@ -121,8 +122,8 @@ __global__ void __launch_bounds__(kBlockThreads, 4) Scatter(Node node, Jobs jobs
   }
 }
 
-// One warp for each piece.
-__global__ void __launch_bounds__(kBlockThreads) Mark(Node node, Jobs jobs) {
+// One warp for each piece; where hash_bits > 8.
+__global__ void __launch_bounds__(kBlockThreads, 4) Mark(Node node, Jobs jobs) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
   const LongSizes sizes = LongSizesOf(node, job);
   const PiecePlace place = PieceOf(job, sizes);
@@ -130,23 +131,17 @@ __global__ void __launch_bounds__(kBlockThreads) Mark(Node node, Jobs jobs) {
   int* orders = LongScratch(node, job, place.local);
   const int* source = orders + job.num_keys;
   const Run piece = place.piece;
-  const bool wide = node.hash_bits > kDigitBits;
   const Codes codes = CodesOf(node, job.key_codes, job.num_keys, place.local);
   int before = -1, begun = 0;  // the code of the key before the step
-  if (wide && piece.begin > 0 && piece.begin < piece.end) before = codes[source[piece.begin - 1]];
+  if (piece.begin > 0 && piece.begin < piece.end) before = codes[source[piece.begin - 1]];
 #pragma unroll 4
   for (int base = piece.begin; base < piece.end; base += cuda::kWarp) {
     const int i = base + lane, at = min(i, piece.end - 1);
-    bool starts;
-    if (wide) {
-      const int key = source[at], code = codes[key];
-      const int neighbour = __shfl_up_sync(cuda::kFullMask, code, 1);
-      starts = code != (lane == 0 ? before : neighbour);
-      before = __shfl_sync(cuda::kFullMask, code, cuda::kWarp - 1);
-      if (i < piece.end) orders[i] = starts ? key | kStart : key;
-    } else {
-      starts = orders[at] < 0;
-    }
+    const int key = source[at], code = codes[key];
+    const int neighbour = __shfl_up_sync(cuda::kFullMask, code, 1);
+    const bool starts = code != (lane == 0 ? before : neighbour);
+    before = __shfl_sync(cuda::kFullMask, code, cuda::kWarp - 1);
+    if (i < piece.end) orders[i] = starts ? key | kStart : key;
     begun += __popc(__ballot_sync(cuda::kFullMask, i < piece.end && starts));
   }
   if (lane == 0 && place.index < sizes.pieces) orders[sizes.starts + place.index] = begun;

@@ -63,7 +63,6 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     float* importance = attention::ImportanceOutput<Spec>(context, attributes_, in.key.rows());
     const std::int64_t batch = in.sequences.batch;
     if (in.query.rows() == 0) return;
-    int* broken = context.ScratchArray<int>(batch);
     Node node{
         .query = in.query.data,
         .key = in.key.data,
@@ -71,7 +70,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .conv_weight = in.conv_weight.data,
         .output = output,
         .importance = importance,
-        .broken = broken,
+        .broken = context.ScratchArray<int>(batch),
         .scratch = nullptr,
         .num_heads = static_cast<std::int32_t>(attributes_.num_heads),
         .head_dim = static_cast<std::int32_t>(in.head_dim),
@@ -83,35 +82,25 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         .half = data_ != ElementType::kFloat,
         .normalize = static_cast<yoso::Normalize>(attributes_.normalize),
         .lift_root = std::sqrt(attributes_.norm_lift)};
-    yoso::Clear(broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());
+    yoso::Clear(node.broken, batch * static_cast<std::int64_t>(sizeof(int)), context.stream());
     ClearEmpty(in, output, columns, context.stream());
     if (importance != nullptr) yoso::Clear(importance, in.key.rows() * 4, context.stream());
-    Scan(in, node, broken, context.stream());
-
+    std::vector<Job> sequences = Sequences(in), tables;
     Planner planner(node, yoso::Multiprocessors());
-    std::vector<Job> sequences;
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t length = in.sequences.length(b);
-      if (length == 0) continue;
-      const auto [row, queries] = in.QueryRows(b);
-      Job job{};
-      job.sequence = static_cast<std::int32_t>(b);
-      job.query_row = static_cast<std::int32_t>(row);
-      job.key_row = static_cast<std::int32_t>(in.sequences.begin(b));
-      job.num_queries = static_cast<std::int32_t>(queries);
-      job.num_keys = static_cast<std::int32_t>(length);
-      job.num_hashes = job.total_hashes = in.num_hashes[b];
-      job.table_rows =
-          static_cast<std::int32_t>(std::min(length, std::int64_t{1} << attributes_.hash_bits));
-      job.seed = in.seed[b];
+    for (const Job& job : sequences) {
       planner.Add(job);
-      if (importance != nullptr) sequences.push_back(job);
+      if (yoso::ChoosePath(job, node.value_dim) == Path::kTables) tables.push_back(job);
     }
+    Scan(in, node, sequences, context.stream());
     const std::vector<Wave>& waves = planner.Finish();
     std::int64_t most = 0;
     for (const Wave& wave : waves) most = std::max(most, wave.bytes);
     node.scratch = context.ScratchArray<unsigned char>(most);
     for (const Wave& wave : waves) RunWave(node, wave, context.stream());
+    OverJobs(node, tables, yoso::BreakBlocks, [&](const yoso::Jobs& jobs, int count) {
+      yoso::LaunchBreak(data_, node, jobs, count, context.stream());
+    });
+    if (importance == nullptr) return;
     const auto blocks = [&](const Job& job) { return yoso::FinishImportanceBlocks(node, job); };
     ForBlocks(sequences, blocks, [&](const yoso::Jobs& jobs, int count) {
       yoso::LaunchFinishImportance(node, jobs, count, context.stream());
@@ -132,26 +121,48 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
     }
   }
 
-  void Scan(const Inputs& in, const Node& node, int* broken, Stream stream) const {
-    std::vector<yoso::Span> spans;
+  // Those that have rows, each whole.
+  std::vector<Job> Sequences(const Inputs& in) const {
+    std::vector<Job> sequences;
     for (std::int64_t b = 0; b < in.sequences.batch; ++b) {
-      const std::int64_t begin = in.sequences.begin(b), length = in.sequences.length(b);
+      const std::int64_t length = in.sequences.length(b);
+      if (length == 0) continue;
       const auto [row, queries] = in.QueryRows(b);
+      Job job{};
+      job.sequence = static_cast<std::int32_t>(b);
+      job.query_row = static_cast<std::int32_t>(row);
+      job.key_row = static_cast<std::int32_t>(in.sequences.begin(b));
+      job.num_queries = static_cast<std::int32_t>(queries);
+      job.num_keys = static_cast<std::int32_t>(length);
+      job.num_hashes = job.total_hashes = in.num_hashes[b];
+      job.table_rows =
+          static_cast<std::int32_t>(std::min(length, std::int64_t{1} << attributes_.hash_bits));
+      job.seed = in.seed[b];
+      sequences.push_back(job);
+    }
+    return sequences;
+  }
+
+  // Of sequences that take tables, hashing and adding see every row.
+  void Scan(const Inputs& in, const Node& node, const std::vector<Job>& sequences,
+            Stream stream) const {
+    std::vector<yoso::Span> spans;
+    for (const Job& job : sequences) {
+      if (yoso::ChoosePath(job, node.value_dim) == Path::kTables) continue;
       const auto add = [&](std::int32_t tensor, std::int64_t first, std::int64_t rows,
                            std::int64_t columns) {
         spans.push_back({.first_block = 0,
-                         .sequence = static_cast<std::int32_t>(b),
+                         .sequence = job.sequence,
                          .tensor = tensor,
                          .begin = first * columns,
                          .count = rows * columns});
       };
-      if (length == 0) continue;
-      add(0, row, queries, in.query.columns());
-      add(1, begin, length, in.key.columns());
-      add(2, begin, length, in.value.columns());
+      add(0, job.query_row, job.num_queries, in.query.columns());
+      add(1, job.key_row, job.num_keys, in.key.columns());
+      add(2, job.key_row, job.num_keys, in.value.columns());
     }
     ForBlocks(spans, yoso::SpanBlocks, [&](const yoso::Spans& batch, int blocks) {
-      yoso::LaunchScan(data_, node, batch, blocks, broken, stream);
+      yoso::LaunchScan(data_, node, batch, blocks, stream);
     });
   }
 
@@ -169,14 +180,37 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
         yoso::LaunchScatter(node, batch, blocks, pass, stream);
       });
     }
-    OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
-      yoso::LaunchMark(node, batch, blocks, stream);
-    });
+    if (node.hash_bits > yoso::kDigitBits) {
+      OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
+        yoso::LaunchMark(node, batch, blocks, stream);
+      });
+    }
     OverJobs(node, jobs, yoso::PieceBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchAddPieces(data_, node, batch, blocks, stream);
     });
     OverJobs(node, jobs, yoso::TableBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchJoinRuns(node, batch, blocks, stream);
+    });
+  }
+
+  // Both ways give the same bits.
+  void RunGather(const Node& node, const std::vector<Job>& jobs, Stream stream) const {
+    std::vector<Job> staged, direct;
+    int blocks_of_staged = 0;
+    for (const Job& job : jobs) {
+      const bool can = yoso::GathersStaged(node, job);
+      (can ? staged : direct).push_back(job);
+      if (can) blocks_of_staged += yoso::GatherStagedBlocks(node, job);
+    }
+    if (2 * blocks_of_staged < yoso::Multiprocessors()) {
+      staged.clear();
+      direct = jobs;
+    }
+    OverJobs(node, staged, yoso::GatherStagedBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchGatherStaged(data_, node, batch, blocks, stream);
+    });
+    OverJobs(node, direct, yoso::GatherBlocks, [&](const yoso::Jobs& batch, int blocks) {
+      yoso::LaunchGather(data_, node, batch, blocks, stream);
     });
   }
 
@@ -215,9 +249,7 @@ class YosoAttentionDeviceKernel final : public DeviceKernel {
       yoso::LaunchTables(data_, node, batch, blocks, most_keys, stream);
     });
     RunLongTables(node, long_ones, stream);
-    over(tables, yoso::GatherBlocks, [&](const yoso::Jobs& batch, int blocks) {
-      yoso::LaunchGather(data_, node, batch, blocks, stream);
-    });
+    RunGather(node, tables, stream);
     over(expectations, yoso::UnitBlocks, [&](const yoso::Jobs& batch, int blocks) {
       yoso::LaunchUnits(data_, node, batch, blocks, stream);
     });

@@ -18,6 +18,8 @@ namespace attenuator::yoso {
 inline constexpr std::int64_t kWaveBytes = 64 << 20;
 inline constexpr std::int64_t kMostBytesEach = 4 << 20;  // of a multiprocessor
 inline constexpr std::int64_t kWaveBlocks = 2;
+// Blocks of a hash kernel for every multiprocessor, below which blocks share the hashes of rows.
+inline constexpr std::int64_t kHashBlocks = 8;
 inline constexpr std::int64_t kAlign = 256;
 
 enum class Path { kTables, kCounts, kExpectation };
@@ -107,7 +109,8 @@ class Planner {
   Planner(const Node& node, int multiprocessors)
       : node_(node),
         most_bytes_(multiprocessors * kMostBytesEach),
-        enough_blocks_(multiprocessors * kWaveBlocks) {}
+        enough_blocks_(multiprocessors * kWaveBlocks),
+        enough_hash_blocks_(multiprocessors * kHashBlocks) {}
 
   void Add(const Job& sequence) {
     const Path path = ChoosePath(sequence, node_.value_dim);
@@ -191,8 +194,26 @@ class Planner {
       }
     }
     SharePlanes();
+    for (const Path path : {Path::kTables, Path::kCounts}) {
+      ShareHashes(wave_.jobs[static_cast<int>(path)]);
+    }
     waves_.push_back(std::move(wave_));
     wave_ = Wave();
+  }
+
+  // A block that hashes rows by all the hashes rounds them once. Where there are too few such
+  // blocks, several share the hashes.
+  void ShareHashes(std::vector<Job>& jobs) const {
+    std::int64_t blocks = 0;
+    for (Job& job : jobs) {
+      job.hash_blocks = 1;
+      blocks += HashBlocks(node_, job);
+    }
+    for (Job& job : jobs) {
+      const std::int64_t share = (enough_hash_blocks_ + blocks - 1) / blocks;
+      job.hash_blocks =
+          static_cast<std::int32_t>(std::min<std::int64_t>(share, HashParts(node_, job)));
+    }
   }
 
   // Sequences with one seed share its planes.
@@ -240,6 +261,7 @@ class Planner {
   const Node& node_;
   const std::int64_t most_bytes_;
   const std::int64_t enough_blocks_;
+  const std::int64_t enough_hash_blocks_;
   Wave wave_;
   std::int64_t wave_bytes_ = 0;   // as far as it is filled, at the most
   std::int64_t wave_blocks_ = 0;  // of those of its large kernels

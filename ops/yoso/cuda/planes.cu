@@ -1,14 +1,17 @@
-// YosoAttention on CUDA: the scan for rows that are not finite, and planes.
+// YosoAttention on CUDA: rows that are not finite, and planes.
 //
-// The scan reads query, key and value once and flags the sequences that hold an infinity or a NaN:
-// kernels that write output need to know it for the whole sequence, whichever head they work on.
+// A sequence that holds an infinity or a NaN is flagged, and its output is NaN, all heads. Those
+// that take tables are flagged by who reads their rows anyway, hashing and adding, head after head:
+// Break writes over their output when all heads are done. For others Scan reads query, key and
+// value once beforehand, so that who writes output knows.
 //
 // Planes are made once for each distinct (seed, head) of a wave. One thread turns one Philox block
 // into 8 coordinates, each p by binary search among the 127 thresholds of the inverse CDF. Planes
-// are stored in the order in which tensor cores read them: 8 planes by 32 coordinates are the 256
-// bytes that the 32 lanes of a warp load as one operand of m16n8k32. Coordinates beyond head_dim
-// and planes beyond the last hash, which fill the last operands, are zeros: they change no code,
-// but hashing reads them. Signs of Hadamard hashes are the stream's words as they are.
+// are stored in the order in which tensor cores read them (OperandByte): 8 planes by 32 coordinates
+// are the 256 bytes of one operand of m16n8k32, and a lane reads two operands at once. Coordinates
+// beyond head_dim and planes beyond the last hash, which fill the last operands, are zeros: they
+// change no code, but hashing reads them. Signs of Hadamard hashes are the stream's words as they
+// are.
 #include "ops/yoso/cuda/common.h"
 
 namespace attenuator::yoso {
@@ -23,19 +26,35 @@ static_assert(sizeof kThresholds == kNumThresholds * sizeof(std::uint16_t));
 constexpr int kSpanElements = 8192;  // that one block scans
 
 template <class T>
-__global__ void Scan(Node node, Spans spans, int* broken) {
+__global__ void Scan(Node node, Spans spans) {
   const Span span = spans.items[FindItem(spans, blockIdx.x)];
   const void* tensor = span.tensor == 0 ? node.query : span.tensor == 1 ? node.key : node.value;
   const T* data = static_cast<const T*>(tensor) + span.begin;
   const std::int64_t begin =
       static_cast<std::int64_t>(blockIdx.x - span.first_block) * kSpanElements;
   const std::int64_t end = min(begin + kSpanElements, span.count);
-  unsigned largest = 0;  // the exponent of infinity and NaN is above all others
+  unsigned largest = 0;
 #pragma unroll 8
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kBlockThreads) {
-    largest = max(largest, __float_as_uint(cuda::ToFloat(data[i])) & 0x7FFFFFFFu);
+    largest = max(largest, Magnitude(cuda::ToFloat(data[i])));
   }
-  if (largest >= 0x7F800000u) atomicMax(broken + span.sequence, 1);
+  if (largest >= kInfinite) atomicMax(node.broken + span.sequence, 1);
+}
+
+constexpr int kBreakBlocks = 16;  // of a sequence; mostly they have nothing to do
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) Break(Node node, Jobs jobs) {
+  const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
+  if (node.broken[job.sequence] == 0) return;
+  const std::int64_t columns = std::int64_t{node.num_heads} * node.value_dim;
+  T* output = static_cast<T*>(node.output) + job.query_row * columns;
+  const T nan = cuda::FromFloat<T>(__int_as_float(0x7FC00000));
+  for (std::int64_t i = (static_cast<int>(blockIdx.x) - job.first_block) * kBlockThreads +
+                        static_cast<int>(threadIdx.x);
+       i < job.num_queries * columns; i += kBreakBlocks * kBlockThreads) {
+    output[i] = nan;
+  }
 }
 
 // p of a half-word: the number of thresholds that its magnitude reaches; the lower half of the
@@ -57,19 +76,26 @@ __host__ __device__ inline int OperandBytes(const Node& node, int num_hashes) {
          PaddedDim(node.head_dim);
 }
 
+// Where coordinate d of a plane lies: [32 planes][32 coordinates][pair of operands][lane][operand
+// of the pair][8 coordinates]. Bit 8 t + 2 j + i of a word is column 2 t + i of its operand j, so
+// that the signs that the product leaves a lane, of columns 2 t and 2 t + 1, are a byte of the
+// word.
+__device__ inline int OperandByte(int steps, int plane, int d) {
+  const int bit = plane % 32, operand = bit % 8 / 2, column = bit / 8 * 2 + bit % 2;
+  const int lane = column * 4 + d % 16 / 4;
+  const int pair = (plane / 32 * steps + d / 32) * 2 + operand / 2;
+  return ((pair * cuda::kWarp + lane) * 2 + operand % 2) * 8 + d % 32 / 16 * 4 + d % 4;
+}
+
 // Thread `own` of `threads` writes its share of the zeros that fill a head's last operands.
 __device__ inline void FillOperands(const Node& node, const PlaneJob& job, unsigned char* target,
                                     int own, int threads) {
-  const int planes = job.num_hashes * node.hash_bits, steps = PaddedDim(node.head_dim) / 32;
+  const int planes = job.num_hashes * node.hash_bits, padded = PaddedDim(node.head_dim);
   if (node.head_dim % 32 == 0 && job.num_hashes % kCudaHashChunk == 0) return;
-  const int words = OperandBytes(node, job.num_hashes) / 4;
-  for (int word = own; word < words; word += threads) {
-    const int lane = word / 2 % cuda::kWarp, operand = word / (2 * cuda::kWarp);
-    const int plane = operand / steps * 8 + lane / 4;
-    const int d = operand % steps * 32 + word % 2 * 16 + lane % 4 * 4;
-    for (int i = 0; i < 4; ++i) {
-      if (plane >= planes || d + i >= node.head_dim) target[word * 4 + i] = 0;
-    }
+  const int all = OperandBytes(node, job.num_hashes);
+  for (int i = own; i < all; i += threads) {
+    const int plane = i / padded, d = i % padded;
+    if (plane >= planes || d >= node.head_dim) target[OperandByte(padded / 32, plane, d)] = 0;
   }
 }
 
@@ -100,11 +126,8 @@ __global__ void GaussianPlanes(Node node, PlaneJobs jobs) {
     if (at < 0 || at >= count) continue;
     const int plane = static_cast<int>(at / node.head_dim),
               d = static_cast<int>(at % node.head_dim);
-    const int lane = plane % 8 * 4 + d % 16 / 4;
-    const std::int64_t operand = static_cast<std::int64_t>(plane / 8) * steps + d / 32;
-    target[(operand * cuda::kWarp + lane) * 8 + d % 32 / 16 * 4 + d % 4] =
-        static_cast<unsigned char>(
-            PlaneValue(thresholds, words.word[i / 2] >> (i % 2 * 16) & 0xFFFFu));
+    target[OperandByte(steps, plane, d)] = static_cast<unsigned char>(
+        PlaneValue(thresholds, words.word[i / 2] >> (i % 2 * 16) & 0xFFFFu));
   }
 }
 
@@ -171,11 +194,21 @@ int SpanBlocks(const Span& span) {
   return static_cast<int>((span.count + kSpanElements - 1) / kSpanElements);
 }
 
-void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks, int* broken,
+void LaunchScan(ElementType data, const Node& node, const Spans& spans, int blocks,
                 cuda::Stream stream) {
   cuda::ForType(data, [&](auto type) {
     cuda::Launch("YosoAttention scan", Scan<decltype(type)>, dim3(static_cast<unsigned>(blocks)),
-                 kBlockThreads, 0, stream, node, spans, broken);
+                 kBlockThreads, 0, stream, node, spans);
+  });
+}
+
+int BreakBlocks(const Node&, const Job&) { return kBreakBlocks; }
+
+void LaunchBreak(ElementType data, const Node& node, const Jobs& jobs, int blocks,
+                 cuda::Stream stream) {
+  cuda::ForType(data, [&](auto type) {
+    cuda::Launch("YosoAttention break", Break<decltype(type)>, dim3(static_cast<unsigned>(blocks)),
+                 kBlockThreads, 0, stream, node, jobs);
   });
 }
 

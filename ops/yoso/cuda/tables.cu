@@ -126,9 +126,11 @@ __global__ void __launch_bounds__(kBlockThreads, 2) Tables(Node node, Jobs jobs)
     if (bucket.continued) bucket.Write();
   }
   __syncthreads();  // edges are there
-  if (bucket.continued) return;
-  AddEdges(warp, shared.starts, shared.continues, shared.edges, kMaxColumns, bucket);
-  bucket.Write();
+  if (!bucket.continued) {
+    AddEdges(warp, shared.starts, shared.continues, shared.edges, kMaxColumns, bucket);
+    bucket.Write();
+  }
+  bucket.Report(node, job);
 }
 
 }  // namespace
