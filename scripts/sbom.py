@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 Component = dict[str, Any]
@@ -77,6 +75,9 @@ def bill(python: Path, dpkg: Path, os_release: Path, bundles: Path, version: str
     content["components"] += debian_packages(dpkg.read_text(encoding="utf-8"), os_release.read_text(encoding="utf-8"))
     content["components"] += models(sorted(bundles.glob("*/bundle.json")))
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    from cyclonedx.schema import SchemaVersion  # their grammars take seconds
+    from cyclonedx.validation.json import JsonStrictValidator
+
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if error is not None:
         raise ValueError(f"not a CycloneDX 1.6 document: {error}")

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import pytest
 from blocks import JAVASCRIPT, PYTHON, REASONS, ROOT, RUN, SHELL, SHOWN, Block, blocks_of, documents
-from service import Service
+from service import Service, Started
 
 DEMO = "127.0.0.1:8000"
 PAGE_TIMEOUT_S = 900
@@ -95,7 +95,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def demo(checkout: Path) -> Iterator[Service]:
     """What `make demo` serves."""
-    started = Service(sorted(checkout.joinpath(*COPIED).iterdir()))
+    started = Started(sorted(checkout.joinpath(*COPIED).iterdir()))
     yield started
     assert started.stop() == 0, started.log()
 

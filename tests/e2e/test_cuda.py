@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from service import Service
+from service import Started
 
 from attenuator.clients import Client
 from attenuator.errors import DeviceUnavailable, EngineError
@@ -114,7 +114,7 @@ def test_device_that_is_not_there_is_refused() -> None:
 @pytest.fixture(scope="module", params=["cuda", "auto"])
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of a server of the demo bundles on the GPU."""
-    service = Service([DEMO / name for name in NAMES], "--device", request.param)
+    service = Started([DEMO / name for name in NAMES], "--device", request.param)
     assert "running on cuda:0: " in service.log()
     yield f"http://{service.host}:{service.port}"
     assert service.stop() == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, reference, save
-from service import Service
+from service import Started
 
 from attenuator.clients import Client
 from attenuator.export import export
@@ -50,7 +50,7 @@ def test_a_bundle_of_half_precision_answers_as_pytorch_does(
     tolerance = PRECISIONS[precision].probe_tolerance
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, float(np.abs(expected).max())))
 
-    service = Service([folder], "--device", kind)
+    service = Started([folder], "--device", kind)
     try:
         with Client(f"http://{service.host}:{service.port}") as client:
             answer = client.classify("the quick brown fox", seed=1, **knobs)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, reference, save
-from service import Service
+from service import Started
 
 from attenuator.__main__ import main
 from attenuator.bundle import read_manifest
@@ -46,7 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path
     for way, (_, attention, *_) in WAYS.items():
         arguments = ["export", str(checkpoints[way]), "--attention", attention, "--output", str(root / way)]
         assert main(arguments) == 0
-    service = Service([root / way for way in WAYS])
+    service = Started([root / way for way in WAYS])
     yield f"http://{service.host}:{service.port}", root
     assert service.stop() == 0, service.log()
 
@@ -154,7 +154,7 @@ def test_demo_bundles_are_there() -> None:
 @pytest.fixture(scope="module")
 def demo() -> Iterator[str]:
     """Address of a server of the demo bundles."""
-    service = Service([DEMO / name for name in sorted(DEMO_NAMES)])
+    service = Started([DEMO / name for name in sorted(DEMO_NAMES)])
     yield f"http://{service.host}:{service.port}"
     assert service.stop() == 0, service.log()
 

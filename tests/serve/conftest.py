@@ -32,8 +32,8 @@ def start_with() -> Iterator[Callable[..., Service]]:
     """Starts a server with the given bundles and flags."""
     services: list[Service] = []
 
-    def run(folders: Sequence[Path], *flags: str) -> Service:
-        services.append(Service(folders, *flags))
+    def run(folders: Sequence[Path], *flags: str, kind_of: type[Service] = Service) -> Service:
+        services.append(kind_of(folders, *flags))
         return services[-1]
 
     yield run
@@ -44,4 +44,4 @@ def start_with() -> Iterator[Callable[..., Service]]:
 @pytest.fixture
 def start(start_with: Callable[..., Service], bundles: dict[str, Path]) -> Callable[..., Service]:
     """Starts a server with one bundle and the given flags; one thread, so that slow requests are slow everywhere."""
-    return lambda *flags, kind="yoso": start_with([bundles[kind]], "--threads", "1", *flags)
+    return lambda *flags, kind="yoso", **how: start_with([bundles[kind]], "--threads", "1", *flags, **how)

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import tiny
-from service import Service
+from service import Service, Started
 
 from attenuator import bundle
 from attenuator.errors import InvalidRequest, UnknownModel
@@ -50,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one(root: Path) -> Iterator[Service]:
     """A server of the first revision, with an admin key."""
     flags = ("--threads", "1", "--api-key", "user-key", "--admin-key", "admin-key", "--bundle-root", str(root))
-    started = Service([root / "first"], *flags)
+    started = Started([root / "first"], *flags)
     started.client.headers.update(KEY)
     yield started
     assert started.stop() == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from service import Service
+from service import Service, Started
 
 from attenuator import bundle
 from attenuator.__main__ import main
@@ -136,7 +136,7 @@ def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypat
     monkeypatch.setenv("ATTENUATOR_SEED", "17")
     monkeypatch.setenv("ATTENUATOR_API_KEY", "k")
     monkeypatch.setenv("ATTENUATOR_LOG_FORMAT", "json")
-    one = start()
+    one = start(kind_of=Started)
     assert one.classify({"inputs": "good"}).status_code == 401
     headers = {"Authorization": "Bearer k"}
     answer = one.client.post("/v1/classify", json={"inputs": "a secret text"}, headers=headers).json()
@@ -158,7 +158,7 @@ def test_cuda_that_cannot_be_used_stops_the_start(bundles: dict[str, Path], monk
 
 def test_auto_goes_on_without_cuda_and_says_why(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    one = start("--device", "auto", "--log-level", "warning")
+    one = start("--device", "auto", "--log-level", "warning", kind_of=Started)
     assert "running on cpu: CUDA device 0 cannot be used: " in one.log()
     assert one.good()["device"] == "cpu"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from service import GOOD, Service, read_answer, request_bytes
+from service import GOOD, Service, Started, read_answer, request_bytes
 
 SOURCE = Path(__file__).with_name("wall_clock.cc")
 DAY_S = 86_400
@@ -50,7 +50,7 @@ def test_nothing_depends_on_the_wall_clock(
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([{"name": "one", "key": "sesame", "requests_per_s": 1000, "burst": 1000}]))
     flags = ("--threads", "1", "--api-keys", str(keys), "--log-format", "json", "--log-level", "debug")
-    one = start_with([bundles["yoso"]], *flags, "--shadow-share", "0.5")
+    one = start_with([bundles["yoso"]], *flags, "--shadow-share", "0.5", kind_of=Started)
     one.client.headers["Authorization"] = "Bearer sesame"
     before = one.good()
 

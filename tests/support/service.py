@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from forked import Forked, serve
 
 from attenuator.serve.edge.server import address
 
@@ -25,15 +26,20 @@ class Service:
     """`attenuator serve` on a free port of 127.0.0.1.
 
     Attributes:
-        program: Python's arguments.
+        program: Python's arguments; where there are none, the process is forked from one that has imported the service.
     """
 
-    program = ("-m", "attenuator", "serve")
+    program: tuple[str, ...] = ()
+    process: Forked | subprocess.Popen[str]
 
     def __init__(self, folders: Iterable[Path], *flags: str) -> None:
-        command = [sys.executable, *self.program, *map(str, folders), "--port", "0", *flags]
+        arguments = [*map(str, folders), "--port", "0", *flags]
         self._lines: list[str] = []
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        if self.program:
+            command = [sys.executable, *self.program, *arguments]
+            self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        else:
+            self.process = Forked(serve, arguments)
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.append(line)
@@ -100,6 +106,12 @@ class Service:
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code
+
+
+class Started(Service):
+    """The command as a user starts it."""
+
+    program = ("-m", "attenuator", "serve")
 
 
 def read_answer(connection: socket.socket) -> bytes:

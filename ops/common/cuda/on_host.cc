@@ -43,6 +43,7 @@ OnHostSwitch:
 
 namespace attenuator::cuda {
 namespace on_host {
+ON_HOST_THREAD_LOCAL const Place* here = nullptr;
 namespace {
 
 constexpr std::size_t kStackBytes = 128 << 10;
@@ -69,7 +70,7 @@ struct Warp {
   Barrier barrier;
   // Two buffers, used in turns: a lane may have started the next collective while another still
   // reads the values of this one, but not the one after.
-  unsigned char values[2][32 * kMostBytes];
+  alignas(16) unsigned char values[2][32 * kMostBytes];
 };
 
 struct Copy {
@@ -82,6 +83,8 @@ struct Fiber {
   std::unique_ptr<unsigned char[]> stack;
   Place place;
   bool ended = false;
+  const Barrier* barrier = nullptr;  // where it waits, or waited last, for the next generation
+  std::uint64_t generation = 0;
   std::deque<std::vector<Copy>> copies;  // groups, oldest first; the last is still open
 };
 
@@ -97,28 +100,32 @@ struct Runner {
   std::exception_ptr error;
 };
 
-thread_local Runner runner;
+// A pointer: no access asks whether it is initialised.
+ON_HOST_THREAD_LOCAL Runner* runner = nullptr;
 
-void Yield() { OnHostSwitch(&runner.current->context, runner.scheduler); }
+void Yield() { OnHostSwitch(&runner->current->context, runner->scheduler); }
 
 // Yields until the barrier's generation changes, that is until all threads have arrived.
 void Wait(Barrier& barrier) {
   if (++barrier.arrived == barrier.expected) return barrier.Release();
-  const std::uint64_t generation = barrier.generation;
-  while (barrier.generation == generation) Yield();
+  runner->current->barrier = &barrier;
+  runner->current->generation = barrier.generation;
+  Yield();
 }
 
-Warp& MyWarp() { return runner.warps[runner.current->place.thread.x / 32]; }
+bool Waits(const Fiber& it) { return it.barrier && it.barrier->generation == it.generation; }
+
+Warp& MyWarp() { return runner->warps[runner->current->place.thread.x / 32]; }
 
 // What a fiber runs.
 void Main() {
   try {
-    (*runner.body)();
+    (*runner->body)();
   } catch (...) {
-    runner.error = std::current_exception();
+    runner->error = std::current_exception();
   }
-  runner.current->ended = true;
-  runner.block.Leave();
+  runner->current->ended = true;
+  runner->block.Leave();
   MyWarp().barrier.Leave();
   Yield();
 }
@@ -139,8 +146,8 @@ std::vector<int> Order(int threads) {
 
 // A number that rises with every barrier that is passed and every thread that ends.
 std::uint64_t Progress(int ended) {
-  std::uint64_t sum = runner.block.generation + static_cast<std::uint64_t>(ended);
-  for (const Warp& warp : runner.warps) sum += warp.barrier.generation;
+  std::uint64_t sum = runner->block.generation + static_cast<std::uint64_t>(ended);
+  for (const Warp& warp : runner->warps) sum += warp.barrier.generation;
   return sum;
 }
 
@@ -148,12 +155,13 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
   fiber.place = place;
   fiber.place.thread = dim3(static_cast<unsigned>(thread), 0, 0);
   fiber.ended = false;
+  fiber.barrier = nullptr;
   fiber.copies.assign(1, {});
   // The stack as OnHostSwitch leaves it: six saved registers, then the address to go on at, here
   // Main's, then Main's own return address, which is never used since Main does not return.
-  const auto top =
-      reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
-  void** frame = reinterpret_cast<void**>(top) - 8;
+  // Stacks end at different places of their pages: the cache holds few lines of one place.
+  const auto top = reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) / 16 * 16;
+  void** frame = reinterpret_cast<void**>(top - thread % 64 * 576) - 8;
   std::fill(frame, frame + 8, nullptr);
   frame[6] = reinterpret_cast<void*>(Main);
   fiber.context = frame;
@@ -161,18 +169,19 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
 
 void RunBlock(const char* what, const Place& place, const std::vector<int>& order) {
   const int threads = static_cast<int>(order.size());
-  runner.block = {threads, 0, 0};
-  for (Warp& warp : runner.warps) warp.barrier = {32, 0, 0};
-  for (int t = 0; t < threads; ++t) Prepare(runner.fibers[t], place, t);
+  runner->block = {threads, 0, 0};
+  for (Warp& warp : runner->warps) warp.barrier = {32, 0, 0};
+  for (int t = 0; t < threads; ++t) Prepare(runner->fibers[t], place, t);
   int ended = 0;
   while (ended < threads) {
     const std::uint64_t before = Progress(ended);
     for (const int t : order) {
-      Fiber& fiber = runner.fibers[t];
-      if (fiber.ended) continue;
-      runner.current = &fiber;
-      OnHostSwitch(&runner.scheduler, fiber.context);
-      if (runner.error) std::rethrow_exception(std::exchange(runner.error, nullptr));
+      Fiber& fiber = runner->fibers[t];
+      if (fiber.ended || Waits(fiber)) continue;
+      runner->current = &fiber;
+      here = &fiber.place;
+      OnHostSwitch(&runner->scheduler, fiber.context);
+      if (runner->error) std::rethrow_exception(std::exchange(runner->error, nullptr));
       ended += fiber.ended;
     }
     if (Progress(ended) == before) {
@@ -185,10 +194,9 @@ void RunBlock(const char* what, const Place& place, const std::vector<int>& orde
 
 }  // namespace
 
-const Place& Here() { return runner.current->place; }
-void BlockBarrier() { Wait(runner.block); }
+void BlockBarrier() { Wait(runner->block); }
 void WarpBarrier() { Wait(MyWarp().barrier); }
-void* SharedBytes() { return runner.shared_bytes; }
+void* SharedBytes() { return runner->shared_bytes; }
 
 const unsigned char* Collect(const void* value, std::size_t bytes) {
   Warp& warp = MyWarp();
@@ -224,7 +232,7 @@ void Record(const void* kernel, unsigned threads, std::size_t shared_bytes) {
 }  // namespace
 
 void FinishCopies(int pending) {
-  auto& groups = runner.current->copies;
+  auto& groups = runner->current->copies;
   while (static_cast<int>(groups.size()) > pending + 1) {
     for (const Copy& copy : groups.front()) {
       copy.global != nullptr ? std::memcpy(copy.shared, copy.global, 16)
@@ -249,21 +257,23 @@ void RunGrid(const char* what, const void* kernel, dim3 grid, unsigned threads,
     refuse("a grid has " + std::to_string(grid.y) + " x " + std::to_string(grid.z) +
            " blocks along y and z, may have 65,535 along each");
   Record(kernel, threads, shared_bytes);
-  while (runner.fibers.size() < threads) {
-    runner.fibers.emplace_back().stack =
+  static thread_local Runner mine;
+  runner = &mine;
+  while (runner->fibers.size() < threads) {
+    runner->fibers.emplace_back().stack =
         std::make_unique_for_overwrite<unsigned char[]>(kStackBytes);
   }
-  runner.warps.resize(threads / 32);
-  runner.shared = std::make_unique_for_overwrite<unsigned char[]>(shared_bytes + 128);
-  runner.shared_bytes =
-      runner.shared.get() + (128 - reinterpret_cast<std::uintptr_t>(runner.shared.get()) % 128);
-  runner.body = &body;
+  runner->warps.resize(threads / 32);
+  runner->shared = std::make_unique_for_overwrite<unsigned char[]>(shared_bytes + 128);
+  runner->shared_bytes =
+      runner->shared.get() + (128 - reinterpret_cast<std::uintptr_t>(runner->shared.get()) % 128);
+  runner->body = &body;
   const std::vector<int> order = Order(static_cast<int>(threads));
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         // Shared memory starts uninitialised: a value from the block before must not look valid.
-        std::memset(runner.shared_bytes, 0xCD, shared_bytes);
+        std::memset(runner->shared_bytes, 0xCD, shared_bytes);
         RunBlock(what, {dim3(), dim3(x, y, z), dim3(threads, 1, 1), grid}, order);
       }
     }
@@ -307,38 +317,30 @@ struct Operands {
 template <int kPer, class Sum, class Element>
 void Multiply(Sum (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
               const Element& element) {
-  Operands mine, all[32];
+  Operands mine;
   std::memcpy(mine.a, a, sizeof mine.a);
   std::memcpy(mine.b, b, sizeof mine.b);
-  std::memcpy(all, Collect(&mine, sizeof mine), sizeof all);
-  for (int i = 0; i < 4; ++i) {
-    const int row = Lane() / 4 + (i / 2) * 8, column = Lane() % 4 * 2 + i % 2;
+  const auto* all = reinterpret_cast<const Operands*>(Collect(&mine, sizeof mine));
+  Sum rows[2][kPer * 8], columns[2][kPer * 8];
+  for (int i = 0; i < 2; ++i) {
     for (int k = 0; k < kPer * 8; ++k) {
       const int half = k / (kPer * 4), t = k % (kPer * 4) / kPer, e = k % kPer;
-      c[i] += element(all[row % 8 * 4 + t].a[half * 2 + row / 8], e) *
-              element(all[column * 4 + t].b[half], e);
+      rows[i][k] = element(all[Lane() / 4 * 4 + t].a[half * 2 + i], e);
+      columns[i][k] = element(all[(Lane() % 4 * 2 + i) * 4 + t].b[half], e);
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < kPer * 8; ++k) c[i] += rows[i / 2][k] * columns[i % 2][k];
   }
 }
 
 template <class T>
-float Element16(std::uint32_t word, int e) {
+constexpr auto kElement16 = [](std::uint32_t word, int e) {
   return ToFloat(T{static_cast<std::uint16_t>(word >> (16 * e))});
-}
+};
 
 }  // namespace
 }  // namespace on_host
-
-float ToFloat(Half x) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000) << 16;
-  const int exponent = x.bits >> 10 & 31;
-  const std::uint32_t fraction = x.bits & 0x3FF;
-  if (exponent == 31) return on_host::Bits<float>(sign | 0x7F800000 | fraction << 13);
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(fraction), -24)
-                              : std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
-  return sign != 0 ? -magnitude : magnitude;
-}
 
 template <>
 Half FromFloat<Half>(float x) {
@@ -348,14 +350,13 @@ Half FromFloat<Half>(float x) {
   if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7E00)};
   if (magnitude == 0) return {sign};
   if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7C00)};
-  int exponent;
-  std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [1/2, 1)
-  const int step = std::max(exponent - 11, -24);
-  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
-  // Added, not or-ed: a fraction that rounds up to 2^11 carries into the exponent.
-  const std::uint32_t biased =
-      step == -24 ? units : (static_cast<std::uint32_t>(step + 24) << 10) + units;
-  return {static_cast<std::uint16_t>(sign | biased)};
+  // Below 2^-14 in units of 2^-24, which are those of a sum with 1/2. Otherwise 13 bits less, and
+  // another bias: a fraction that rounds up to 2^10 carries into the exponent.
+  const std::uint32_t rounded =
+      magnitude < 0x1p-14f
+          ? on_host::Bits<std::uint32_t>(magnitude + 0.5f) - on_host::Bits<std::uint32_t>(0.5f)
+          : (((bits & 0x7FFFFFFF) + 0xFFF + (bits >> 13 & 1)) >> 13) - (112 << 10);
+  return {static_cast<std::uint16_t>(sign | rounded)};
 }
 
 template <>
@@ -370,10 +371,10 @@ void CopyAsync16(void* shared, const void* global, bool valid) {
   on_host::RefuseMisaligned(shared);
   if (valid) on_host::RefuseMisaligned(global);
   std::memset(shared, 0xCD, 16);
-  on_host::runner.current->copies.back().push_back({shared, valid ? global : nullptr});
+  on_host::runner->current->copies.back().push_back({shared, valid ? global : nullptr});
 }
 
-void CopyCommit() { on_host::runner.current->copies.emplace_back(); }
+void CopyCommit() { on_host::runner->current->copies.emplace_back(); }
 
 void LoadMatrices(std::uint32_t (&out)[4], const void* shared_row) {
   on_host::Load(out, shared_row, [](int line, int place) { return std::pair(line, place); });
@@ -389,11 +390,11 @@ void MmaInt8(std::int32_t (&c)[4], const std::uint32_t (&a)[4], const std::uint3
 }
 template <>
 void Mma<Half>(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  on_host::Multiply<2>(c, a, b, on_host::Element16<Half>);
+  on_host::Multiply<2>(c, a, b, on_host::kElement16<Half>);
 }
 template <>
 void Mma<Bfloat16>(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  on_host::Multiply<2>(c, a, b, on_host::Element16<Bfloat16>);
+  on_host::Multiply<2>(c, a, b, on_host::kElement16<Bfloat16>);
 }
 
 }  // namespace attenuator::cuda

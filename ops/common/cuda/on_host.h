@@ -64,7 +64,11 @@ namespace attenuator::cuda::on_host {
 struct Place {
   dim3 thread, block, block_size, grid_size;
 };
-const Place& Here();
+// Of the running fiber. Few accesses to a thread's own variables are as short as those of this
+// kind.
+#define ON_HOST_THREAD_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
+extern ON_HOST_THREAD_LOCAL const Place* here;
+inline const Place& Here() { return *here; }
 
 void BlockBarrier();
 // A warp collective: every lane gives a value of `bytes` bytes, at most 64. Returns the values of
@@ -225,7 +229,13 @@ struct Bfloat16 {
 };
 
 inline float ToFloat(float x) { return x; }
-float ToFloat(Half x);
+inline float ToFloat(Half x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000) << 16;
+  const std::uint32_t magnitude = x.bits & 0x7FFF;
+  if (magnitude >= 0x7C00) return on_host::Bits<float>(sign | 0x7F800000 | magnitude << 13);
+  if (magnitude >= 0x400) return on_host::Bits<float>(sign | (magnitude + (112 << 10)) << 13);
+  return (sign != 0 ? -0x1p-24f : 0x1p-24f) * static_cast<float>(magnitude);
+}
 inline float ToFloat(Bfloat16 x) {
   return on_host::Bits<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
