@@ -88,7 +88,7 @@ __device__ __forceinline__ void HashWords(const Operands& operands, int words, i
 }
 
 template <class T>
-__global__ void __launch_bounds__(kHashThreads) HashGaussian(Node node, Jobs jobs, bool by_row) {
+__global__ void __launch_bounds__(kHashThreads, 6) HashGaussian(Node node, Jobs jobs, bool by_row) {
   const Job job = jobs.items[FindItem(jobs, blockIdx.x)];
   const HashPlace place = Locate(node, job, blockIdx.x - job.first_block, by_row);
   const int padded = PaddedDim(node.head_dim), pitch = padded + kGapBytes, steps = padded / 32;
