@@ -13,7 +13,8 @@ import pytest
 
 # Tests run in as many processes as cores, on tiny models: more threads of PyTorch's would spin waiting for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-gc.set_threshold(200_000, 20, 50)  # what is imported and collected stays
+# Importing and collecting tests makes many objects that stay: looking through them for garbage finds none.
+gc.set_threshold(200_000, 20, 50)
 # Set by `make test-cuda`: a GPU that does not work is a failure there.
 REQUIRED = "ATTENUATOR_TEST_CUDA"
 

@@ -78,6 +78,7 @@ def log_request(method: str, route: str, status: int, duration_ms: float, fields
                 message += f" {name}.{key}={one}"
         else:
             message += f" {name}={value}"
+    # Not access.log(), which also finds out what no line of ours shows.
     line = access.makeRecord(access.name, level, "", 0, message, (), None)
     line.fields = record | fields
     access.handle(line)
@@ -86,7 +87,7 @@ def log_request(method: str, route: str, status: int, duration_ms: float, fields
 class TextFormatter(logging.Formatter):
     """A message a line, whatever it quotes, such as a folder's name; an exception's traceback follows on its own."""
 
-    _second, _clock = 0, ""  # the last line's, as the epoch's and as written
+    _second, _clock = -1, ""  # the last line's, as the epoch's and as written
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - overrides
         """The local time in milliseconds; the clock is written once a second."""

@@ -91,9 +91,10 @@ class Admission:
         lane = self._queue.full(demand, key)
         if lane:
             queue = self._queue.lanes[lane]
-            own = queue.backlog_of(key).tokens if key else 0
+            waiting = queue.backlog.tokens + queue.reserved.total()
+            own = queue.backlog_of(key).tokens + queue.reserved[key] if key else 0
             among = f", {own} of the API key '{key}' among them" if own else ""
-            raise self.overloaded(f"{queue.backlog.tokens} tokens are waiting{among}", lane)
+            raise self.overloaded(f"{waiting} tokens are waiting{among}", lane)
 
     def overloaded(self, what: str, lane: Lane) -> Overloaded:
         """The refusal of a request for which a lane has no room, and what there is in its place, in words."""

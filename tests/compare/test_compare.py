@@ -304,9 +304,9 @@ def test_a_gpu_gets_what_it_runs(checkpoint: Path, data: Path, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--attention", "softmax,sparse"], 1, "--attention has 'sparse', must be one or more of: softmax, mca"),
+        (["--attention", "softmax,sparse"], 2, "--attention has 'sparse', must be one or more of: softmax, mca"),
         (["--device", "cuda", "--device-id", "200"], 1, "CUDA device 200 cannot be used: "),
-        (["--precision", "fp16"], 1, "--precision has 'fp16', must be one or more of: fp32, int8"),
+        (["--precision", "fp16"], 2, "--precision on cpu has 'fp16', must be one or more of: fp32, int8"),
         (["--lengths", "16,71"], 2, "--lengths is '16,71', must be whole numbers from 1 to 70"),
         (["--output", "."], 1, "has files that are no comparison's"),
         (["--output", "work"], 1, "has files that are no comparison's"),

@@ -32,8 +32,8 @@ def start_with() -> Iterator[Callable[..., Service]]:
     """Starts a server with the given bundles and flags."""
     services: list[Service] = []
 
-    def run(folders: Sequence[Path], *flags: str, kind_of: type[Service] = Service) -> Service:
-        services.append(kind_of(folders, *flags))
+    def run(folders: Sequence[Path], *flags: str, service_class: type[Service] = Service) -> Service:
+        services.append(service_class(folders, *flags))
         return services[-1]
 
     yield run

@@ -136,7 +136,7 @@ def test_environment_sets_what_flags_do(start: Callable[..., Service], monkeypat
     monkeypatch.setenv("ATTENUATOR_SEED", "17")
     monkeypatch.setenv("ATTENUATOR_API_KEY", "k")
     monkeypatch.setenv("ATTENUATOR_LOG_FORMAT", "json")
-    one = start(kind_of=Started)
+    one = start(service_class=Started)
     assert one.classify({"inputs": "good"}).status_code == 401
     headers = {"Authorization": "Bearer k"}
     answer = one.client.post("/v1/classify", json={"inputs": "a secret text"}, headers=headers).json()
@@ -158,7 +158,7 @@ def test_cuda_that_cannot_be_used_stops_the_start(bundles: dict[str, Path], monk
 
 def test_auto_goes_on_without_cuda_and_says_why(start: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    one = start("--device", "auto", "--log-level", "warning", kind_of=Started)
+    one = start("--device", "auto", "--log-level", "warning", service_class=Started)
     assert "running on cpu: CUDA device 0 cannot be used: " in one.log()
     assert one.good()["device"] == "cpu"
 

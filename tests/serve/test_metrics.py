@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service import GOOD, Service, request_bytes
 
 from attenuator.ops import KNOBS
+from attenuator.serve.events import Listeners
+from attenuator.serve.observe import metrics as module
 from attenuator.serve.observe.metrics import Metrics, knob_range, knob_ranges
 from attenuator.serve.settings import ServeSettings
 
@@ -167,6 +169,26 @@ def test_a_failed_request_counts_as_nothing_answered() -> None:
     metrics.request_ended("/v1/classify", 500, 0.1, {"model": "m", "knobs": {}, "error_type": "engine_error"})
     assert metrics.registry.get_sample_value("attenuator_refusals_total", {"error_type": "engine_error"}) == 1
     assert "attenuator_requests_total{" not in asyncio.run(metrics.exposition(""))[0].decode()
+
+
+@pytest.mark.parametrize("requests", [1, module.MOST_UNCOUNTED])
+def test_requests_are_counted_without_a_scrape(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon, and at once where many wait; one that cannot be counted takes no other with it."""
+    monkeypatch.setattr(module, "COUNT_EVERY_S", 0.01 if requests == 1 else 3600)
+    metrics, listeners = Metrics(), Listeners()
+    metrics.listen(listeners)
+    [tell] = listeners.request_ended
+
+    async def scenario() -> None:
+        tell("/v1/classify", 200, 0.1, {"timing_ms": {}})
+        for _ in range(requests):
+            tell("/v1/classify", 404, 0.1, {})
+        assert metrics.registry.get_sample_value(name, labels) == (None if requests == 1 else requests - 1)
+        await asyncio.sleep(0.1)
+
+    name, labels = "attenuator_http_requests_total", {"route": "/v1/classify", "status": "404"}
+    asyncio.run(scenario())
+    assert metrics.registry.get_sample_value(name, labels) == (1 if requests == 1 else requests - 1)
 
 
 @pytest.mark.parametrize("name", sorted(KNOBS))

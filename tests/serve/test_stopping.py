@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from service import Service, dumped, request_bytes
+from service import Service, Started, dumped, request_bytes
 
 from attenuator.serve.settings import ServeSettings
 
@@ -51,7 +51,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("hurry", ["time limit", "second signal"])
 def test_unfinished_requests_get_503_in_json_and_one_line(start: Callable[..., Service], hurry: str) -> None:
-    one = start(*(("--drain-timeout-ms", "300") if hurry == "time limit" else ()))
+    one = start(*(("--drain-timeout-ms", "300") if hurry == "time limit" else ()), service_class=Started)
     with contextlib.ExitStack() as stack:
         connections = [
             stack.enter_context(socket.create_connection((one.host, one.port), timeout=30)) for _ in REQUESTS
@@ -87,7 +87,7 @@ def test_unfinished_requests_get_503_in_json_and_one_line(start: Callable[..., S
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_signals_drain(start: Callable[..., Service], number: signal.Signals) -> None:
-    one = start()
+    one = start(service_class=Started)
     with socket.create_connection((one.host, one.port), timeout=60) as connection:
         connection.sendall(request_bytes(dumped(model=..., inputs="good film " * 3000, num_hashes=0)))
         time.sleep(0.3)

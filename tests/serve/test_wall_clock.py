@@ -50,7 +50,7 @@ def test_nothing_depends_on_the_wall_clock(
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([{"name": "one", "key": "sesame", "requests_per_s": 1000, "burst": 1000}]))
     flags = ("--threads", "1", "--api-keys", str(keys), "--log-format", "json", "--log-level", "debug")
-    one = start_with([bundles["yoso"]], *flags, "--shadow-share", "0.5", kind_of=Started)
+    one = start_with([bundles["yoso"]], *flags, "--shadow-share", "0.5", service_class=Started)
     one.client.headers["Authorization"] = "Bearer sesame"
     before = one.good()
 

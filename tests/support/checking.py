@@ -1,31 +1,13 @@
-"""Checks of bundles in this process, in place of one of its own for each: its start takes longer than the check."""
+"""The fixture that checks bundles in this process."""
 
-import contextlib
-import functools
-import io
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from checked import checked_here
 
 from attenuator.runtime import model
-from attenuator.runtime.check import check_bundle
-from attenuator.runtime.device import CPU, Device
 
-__all__ = ["checked_here", "checks_in_this_process"]
-
-
-def checked_here(check_in_child: Callable[..., None]) -> Callable[..., None]:
-    """The check of a bundle in a process of its own, which on the CPU is made in this one."""
-
-    @functools.wraps(check_in_child)
-    def check(folder: Path, *, device: Device = CPU, copy_to: Path | None = None) -> None:
-        if device.kind != "cpu":
-            return check_in_child(folder, device=device, copy_to=copy_to)
-        with contextlib.redirect_stdout(io.StringIO()):  # a line for each of its steps
-            return check_bundle(folder, device, copy_to=copy_to)
-
-    return check
+__all__ = ["checks_in_this_process"]
 
 
 @pytest.fixture(scope="module", autouse=True)

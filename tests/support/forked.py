@@ -58,10 +58,14 @@ def _run(errors: Connection, environment: Mapping[str, str], program: Callable[.
 def serve(arguments: Sequence[str]) -> int:
     """`attenuator serve`, whose bundles are checked in the process itself.
 
-    tests/serve/test_command.py starts the command as a user does, and tests/runtime has what the child process is for.
+    This hides how the interpreter starts and ends: such a process leaves by `os._exit`. test_command.py, test_admin.py
+    and test_stopping.py in tests/serve start the command as a user does, and tests/runtime has what the child process
+    is for.
     """
-    from attenuator import __main__
-    from attenuator.runtime import check, model
+    from checked import checked_here
 
-    model.check_in_child = check.check_bundle
+    from attenuator import __main__
+    from attenuator.runtime import model
+
+    model.check_in_child = checked_here(model.check_in_child)
     return __main__.main(["serve", *arguments])

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch._export.utils
 import torch.onnx
-from checking import checked_here
+from checked import checked_here
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from attenuator.export import pipeline

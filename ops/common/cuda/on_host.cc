@@ -100,7 +100,7 @@ struct Runner {
   std::exception_ptr error;
 };
 
-// A pointer: no access asks whether it is initialised.
+// A pointer, so that an access need not ask whether a Runner is constructed.
 ON_HOST_THREAD_LOCAL Runner* runner = nullptr;
 
 void Yield() { OnHostSwitch(&runner->current->context, runner->scheduler); }
@@ -159,7 +159,7 @@ void Prepare(Fiber& fiber, const Place& place, int thread) {
   fiber.copies.assign(1, {});
   // The stack as OnHostSwitch leaves it: six saved registers, then the address to go on at, here
   // Main's, then Main's own return address, which is never used since Main does not return.
-  // Stacks end at different places of their pages: the cache holds few lines of one place.
+  // Stacks end at different offsets in a page: those at one offset compete for few cache lines.
   const auto top = reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) / 16 * 16;
   void** frame = reinterpret_cast<void**>(top - thread % 64 * 576) - 8;
   std::fill(frame, frame + 8, nullptr);
@@ -350,8 +350,8 @@ Half FromFloat<Half>(float x) {
   if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7E00)};
   if (magnitude == 0) return {sign};
   if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7C00)};
-  // Below 2^-14 in units of 2^-24, which are those of a sum with 1/2. Otherwise 13 bits less, and
-  // another bias: a fraction that rounds up to 2^10 carries into the exponent.
+  // Below 2^-14, a sum with 1/2 rounds to units of 2^-24, as halves do. Above, 13 bits fall away
+  // and the bias changes: a fraction that rounds up to 2^10 carries into the exponent.
   const std::uint32_t rounded =
       magnitude < 0x1p-14f
           ? on_host::Bits<std::uint32_t>(magnitude + 0.5f) - on_host::Bits<std::uint32_t>(0.5f)

@@ -64,8 +64,7 @@ namespace attenuator::cuda::on_host {
 struct Place {
   dim3 thread, block, block_size, grid_size;
 };
-// Of the running fiber. Few accesses to a thread's own variables are as short as those of this
-// kind.
+// Of the running fiber. In this model of thread-local storage an access calls no function.
 #define ON_HOST_THREAD_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
 extern ON_HOST_THREAD_LOCAL const Place* here;
 inline const Place& Here() { return *here; }

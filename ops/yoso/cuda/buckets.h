@@ -68,7 +68,7 @@ struct BucketSum {
       }
     }
   }
-  // Every key's values are in some sum, which is not finite where they are not.
+  // Every value is in some sum, and a sum with an infinity or a NaN in it is not finite.
   __device__ __forceinline__ void Report(const Node& node, const Job& job) const {
     if (largest >= kInfinite) atomicMax(node.broken + job.sequence, 1);
   }

@@ -134,6 +134,28 @@ __device__ __forceinline__ void AddRows(const OwnCodes& codes, const unsigned ch
   }
 }
 
+// Puts the sums of the thread's queries, the first of them `own`, in the tables' place, and how
+// many keys they count.
+template <int kQuads>
+__device__ __forceinline__ void StoreSums(const StageShared& shared, int own,
+                                          const float4 (&sums)[kOwnQueries],
+                                          const int (&counted)[kOwnQueries / kQuads],
+                                          bool divides) {
+  const int quad = static_cast<int>(threadIdx.x % kQuads);
+  __syncthreads();  // every thread has read the last table
+#pragma unroll
+  for (int q = 0; q < kOwnQueries; ++q) {
+    reinterpret_cast<float4*>(shared.tables)[(own + q) * kQuads + quad] = sums[q];
+  }
+  if (divides) {
+#pragma unroll
+    for (int k = 0; k < kOwnQueries / kQuads; ++k) {
+      shared.totals[own + quad + k * kQuads] = static_cast<float>(counted[k]);
+    }
+  }
+  __syncthreads();
+}
+
 template <class T, int kQuads>
 __global__ void __launch_bounds__(kStageThreads, 1) GatherStaged(Node node, Jobs jobs) {
   constexpr int kTile = StageTile(kQuads), kTotals = kOwnQueries / kQuads;
@@ -187,18 +209,7 @@ __global__ void __launch_bounds__(kStageThreads, 1) GatherStaged(Node node, Jobs
     }
     code_bytes += pitch;
   }
-  __syncthreads();  // tables give way to sums
-#pragma unroll
-  for (int q = 0; q < kOwnQueries; ++q) {
-    reinterpret_cast<float4*>(shared.tables)[(own + q) * kQuads + stage.Quad()] = sums[q];
-  }
-  if (node.divides()) {
-#pragma unroll
-    for (int k = 0; k < kTotals; ++k) {
-      shared.totals[own + stage.Quad() + k * kQuads] = static_cast<float>(counted[k]);
-    }
-  }
-  __syncthreads();
+  StoreSums<kQuads>(shared, own, sums, counted, node.divides());
   FinishRows<T>(node, job, job.head + local_head, first, count,
                 reinterpret_cast<const float*>(shared.tables), kQuads * 4,
                 1.0f / static_cast<float>(job.total_hashes), shared.totals);

@@ -33,7 +33,7 @@ inline constexpr int kBatchItems<yoso::Span> = 3 * 64;
 
 namespace attenuator::yoso {
 
-inline constexpr int kCudaHashChunk = 32;  // hashes of one block of the hash kernels
+inline constexpr int kCudaHashChunk = 32;  // hashes that are computed, or gathered, at a time
 inline constexpr int kCudaRowTile = 64;    // rows hashed by one block, queries of one pair tile
 inline constexpr int kCodePad = 16;        // count path: hashes of a row are a multiple of this
 inline constexpr int kUnitPad = 16;        // expectation: coordinates of a unit row likewise

@@ -5,7 +5,8 @@
 // that begin there (buckets.h): n / 512 warps for each (head, hash), a bucket's rows one after
 // another in one of them. Runs' edges go to scratch. JoinRuns, a block for each (head, hash), adds
 // edges to the buckets that they belong to. Both do what one block of tables.cu does, in its order,
-// so that sums have the bits they would have there.
+// so that sums have the bits they would have there. Sums that are not finite flag their sequence
+// (BucketSum::Report).
 //
 // Blocks of a (head, hash) are neighbours, and so are its head's hashes: those that run at a time
 // share the values of a head or two, n value_dim elements, which the L2 cache then holds.
@@ -96,6 +97,7 @@ __global__ void __launch_bounds__(kBlockThreads) JoinRuns(Node node, Jobs jobs) 
   AddEdges(warp, starts, continues, reinterpret_cast<const float*>(orders) + sizes.edges,
            bucket.columns, bucket);
   bucket.Write();
+  bucket.Report(node, job);
 }
 
 }  // namespace

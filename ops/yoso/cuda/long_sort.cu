@@ -10,10 +10,10 @@
 //   neighbouring places: 16 keys of 256 digits are 64 bytes in a row, where each key written alone
 //   would be a 32-byte sector of its own.
 //
-// Entries of the last order have kStart set where a bucket begins, so that who adds values reads
-// order and nothing else: up to 8 bits Scatter knows where a digit begins; beyond that Mark
-// compares the codes of neighbours, from one array of orders into the other, and counts each
-// piece's starts, which number the table's rows (CountBegun).
+// Entries of the last order have kStart set where a bucket begins, so that who adds values reads no
+// codes to find that out. Up to 8 bits Scatter knows where a digit begins, and CountBegun numbers
+// the table's rows from the digits' first places, 1 KiB a piece. Beyond that Mark compares the
+// codes of neighbours, from one array of orders into the other, and counts each piece's starts.
 //
 // The order is the one that a stable sort by one block gives, however many parts there are.
 //

@@ -13,8 +13,8 @@
 namespace attenuator::yoso {
 
 // A wave closes at kWaveBytes, about what a second-level cache holds, if each of its large kernels
-// has kWaveBlocks blocks for every multiprocessor; otherwise it grows up to the most, which follows
-// the card: 528 MiB on 132 multiprocessors. One hash of one head may need more.
+// has kWaveBlocks blocks for every multiprocessor (LeastBlocks); otherwise it grows up to the most,
+// which follows the card: 528 MiB on 132 multiprocessors. One hash of one head may need more.
 inline constexpr std::int64_t kWaveBytes = 64 << 20;
 inline constexpr std::int64_t kMostBytesEach = 4 << 20;  // of a multiprocessor
 inline constexpr std::int64_t kWaveBlocks = 2;
@@ -85,7 +85,8 @@ inline HeadSizes Sizes(const Node& node, const Job& job, Path path) {
   return sizes;
 }
 
-// Blocks of the smaller of the job's large kernels.
+// Blocks of the smaller of the job's large kernels. Gathering counts as if rows were read one by
+// one: from shared memory it has fewer and larger blocks.
 inline std::int64_t LeastBlocks(const Node& node, const Job& job, Path path) {
   if (path == Path::kTables) {
     const bool is_short = job.num_keys <= kSharedKeys;

@@ -12,6 +12,7 @@
 // * Adding (CountStarts; AddPiece and AddEdges, buckets.h): each warp owns an equal run of sorted
 //   places, whatever the buckets' sizes, so one full bucket is no slower than many small ones. A
 //   run's edge goes to shared memory, and the warp of the run in which its bucket began adds it.
+//   Sums that are not finite flag their sequence (BucketSum::Report).
 // * A table has one row for each bucket that holds a key, min(n, 2^hash_bits) at the most; a map of
 //   2^hash_bits entries says which, so memory does not grow as 2^hash_bits times value_dim, and
 //   nothing needs to be cleared.

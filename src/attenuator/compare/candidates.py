@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from attenuator.errors import AttenuatorError, InvalidRequest
+from attenuator.commandline import fail
+from attenuator.compare.settings import COMMAND
+from attenuator.errors import AttenuatorError
 from attenuator.export.attributes import DEFAULT_ESTIMATORS, ESTIMATORS, TABLE_PRECISIONS
 from attenuator.export.computing import lacking, trained_with
 from attenuator.export.packed import OPERATOR_BY_KEY
@@ -121,15 +123,14 @@ def methods_of(attentions: Sequence[str], precisions: Sequence[str], source: Sou
 def chosen(words: str | None, flag: str, allowed: Sequence[str]) -> list[str]:
     """What a flag lists, separated by commas; everything where it is not given.
 
-    Raises:
-        InvalidRequest: it lists something else.
+    Ends the command with a usage error where it lists something else.
     """
     if words is None:
         return list(allowed)
     listed = [word.strip() for word in words.split(",")]
     wrong = next((word for word in listed if word not in allowed), None)
     if wrong is not None:
-        raise InvalidRequest(f"{flag} has '{wrong}', must be one or more of: {', '.join(allowed)}")
+        fail(COMMAND, f"{flag} has '{wrong}', must be one or more of: {', '.join(allowed)}")
     return list(dict.fromkeys(listed))
 
 

@@ -117,7 +117,9 @@ class Run:
         columns = Columns(settings.column, settings.pair_column)
         items = read_items(settings.data, columns, settings.label_column, settings.max_texts)
         self.device = chosen_for(settings.device, settings.device_id, note)
-        precisions = choices.chosen(settings.precision, "--precision", choices.RUN_BY[self.device.kind])
+        precisions = choices.chosen(
+            settings.precision, f"--precision on {self.device}", choices.RUN_BY[self.device.kind]
+        )
         asked = choices.chosen(settings.attention, "--attention", ATTENTIONS)
         loaded = load_of_sequences(source)
         own, *others = choices.attentions_of(loaded)

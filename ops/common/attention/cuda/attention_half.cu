@@ -328,8 +328,9 @@ __global__ __launch_bounds__(kHalfThreads, 1) void HalfTiles(cuda::Batch<Item> b
   StoreRows<T, S>(own_rows, first, count, value_dim, call.vector, out, call.value_stride);
 }
 
-// Calls body with the smallest shape that fits the call. Where a block may have `most` bytes of
-// shared memory, it has two buffers, unless a multiprocessor then holds one block in place of two.
+// Calls body with the smallest shape that fits the call. Heads of exactly 32 or 128 columns have
+// two buffers; those of 64 do unless a multiprocessor, whose blocks may have `most` bytes of shared
+// memory, would then hold one block in place of two. All others have one.
 template <class Body>
 void ForShape(const Call& call, int most, const Body& body) {
   const int widest = max(call.head_dim, call.value_dim);

@@ -23,8 +23,8 @@ struct Shape {
   static constexpr std::size_t kShared =
       sizeof(std::uint16_t) * (kRows + 2 * kBuffers * kKeys) * kStride + sizeof(KeyRange) * kRows;
 
-  // Blocks of threads that a multiprocessor holds, where registers let it hold two. `most`: shared
-  // memory that one may have; CUDA takes 1 KiB besides of each.
+  // Blocks of threads that a multiprocessor holds, at most two. `most`: shared memory that one
+  // block may have, 1 KiB less than the multiprocessor has; CUDA adds 1 KiB to each block.
   static constexpr int Resident(int most) {
     return most >= 2 * static_cast<int>(kShared) + 1024 ? 2 : 1;
   }
@@ -71,10 +71,9 @@ __device__ __forceinline__ void LoadRows(T* tile, int rows, const T* source,
   }
 }
 
-// LoadRows of the kKeys rows of a block of keys or values, which comes again and again. A thread
-// has the same columns of every kApart-th row, so that an address is the one before and as many
-// rows more, and mostly no row has to be asked for. What is kept for that from block to block takes
-// registers, which scores with terms do not leave.
+// LoadRows of a block of keys or values, kKeys rows. A thread copies the same columns of every
+// kApart-th row, so that each address is the one before plus a constant, and a block whose rows all
+// exist needs no test for each row. That takes registers, of which scores with terms leave none.
 template <class T, class S>
 __device__ __forceinline__ void LoadBlock(T* tile, const T* source, std::int64_t source_stride,
                                           int begin, int end, int columns, bool vector) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ void LoadBlock(T* tile, const T* source, std::int64_t
   const int first = static_cast<int>(threadIdx.x) / kChunks;
   const int c = static_cast<int>(threadIdx.x) % kChunks * 8;
   if (!S::kWhole && c >= (columns + 15) / 16 * 16) return;
-  // So few rows have fewer than 2^31 elements, and 32 bits are one register less.
+  // Rows of a block lie within 2^31 elements, and a 32-bit offset saves a register.
   const T* from = source + (first * static_cast<int>(source_stride) + c);
   T* target = tile + first * S::kStride + c;
   if ((S::kWhole || (vector && c < columns)) && begin <= 0 && end >= S::kKeys) {
