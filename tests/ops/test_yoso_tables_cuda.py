@@ -160,6 +160,17 @@ def test_what_is_not_finite_in_the_last_head_breaks_those_done_before(
     assert same_bits([broken[lengths[0] :]], [clean[lengths[0] :]])
 
 
+@pytest.mark.parametrize("size", [3e35, 1e37])
+def test_a_sum_that_overflows_breaks_its_sequence_wherever_it_does(size: float) -> None:
+    """Within one of a long bucket's eight runs, or only where they are joined."""
+    inputs = make((5000, 700), 1, 8, 8, [2, 2])
+    inputs["key"][:5000] = inputs["key"][0]
+    inputs["value"][:5000, 1] = np.float32(size)
+    [output] = run_on_device("yoso", inputs, {"num_heads": 1, "hash_bits": 4})
+    assert np.isnan(output[:5000]).all()
+    assert np.isfinite(output[5000:]).all()
+
+
 def test_scratch_follows_the_card_and_passes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 hashes of 16 bits take more than 16 MiB: passes on one multiprocessor or four, none on eight."""
     sizes: list[int] = []
