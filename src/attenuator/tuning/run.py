@@ -255,6 +255,7 @@ def run(
     begun = time.monotonic()
     transformers.utils.logging.set_verbosity_error()
     epoch_steps = len(rows.batches(plan.batch_tokens))
+    device = next(model.parameters()).device
     last = last_checkpoint(plan.steps_folder)
     refuse_incomplete(last)
     done = 0 if last is None else int(Path(last).name.rpartition("-")[2])
@@ -262,7 +263,7 @@ def run(
     def trainer_of(steps: int) -> Trainer:
         trainer = trainer_class(
             model=model,
-            args=arguments_of(plan, steps, epoch_steps, collator.device, evaluates=held_out is not None),
+            args=arguments_of(plan, steps, epoch_steps, device, evaluates=held_out is not None),
             data_collator=collator,
             train_dataset=rows,
             eval_dataset=held_out,
